@@ -1,0 +1,54 @@
+"""The exception tree. Every message says what happened, with the value; why; and what to do next.
+
+Commands print the message alone, without a traceback, and exit with `exit_status`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AuditError(Exception):
+    """A mistake or a limit that a person can do something about. Exit status 3: the run failed."""
+
+    exit_status = 3
+
+
+class UsageError(AuditError):
+    """Wrong use: an unknown name, a setting that does not fit, a missing file. Exit status 2."""
+
+    exit_status = 2
+
+
+class SettingError(UsageError):
+    """A decode setting that is unknown, malformed, or does not fit the others."""
+
+
+class ModelError(UsageError):
+    """A model that cannot be found, read, or used by this backend."""
+
+
+class TaskError(UsageError):
+    """A task that cannot be found or loaded."""
+
+
+class StoreError(UsageError):
+    """A results file that cannot be opened, read or written."""
+
+
+class ClaimError(UsageError):
+    """A claim file that is not valid; the message names file and line."""
+
+
+class RequestError(AuditError):
+    """One request that cannot be decoded, for example an over-long prompt. The others go on."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown `name`: the nearest known names, or all of them when none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return "Did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return "Known: " + ", ".join(names) + "." if names else "None is known."
