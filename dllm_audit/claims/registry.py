@@ -1,0 +1,209 @@
+"""A folder of claim files. A bad file is refused with its line and a sentence; the rest loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from dllm_audit.claims.document import Document, DocumentError, FieldPath, read_document
+from dllm_audit.claims.schema import Claim, Gap
+from dllm_audit.errors import ClaimError, did_you_mean
+from dllm_audit.resources import resource_folder
+
+
+@dataclass(frozen=True)
+class ClaimProblem:
+    """Why a file, or something in it, was refused. `line` counts from 1."""
+
+    file: Path
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+@dataclass(frozen=True)
+class ClaimFile:
+    """What one file holds: a claim and no problems, or problems and no claim."""
+
+    file: Path
+    claim: Claim | None
+    problems: list[ClaimProblem]
+    lines: dict[FieldPath, int]
+
+    def problem(self, path: FieldPath, message: str) -> ClaimProblem:
+        """A problem at the line of the field `path`."""
+        return ClaimProblem(self.file, _line_of(path, self.lines), message)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The valid claims in the order of their files, and everything that was refused."""
+
+    claims: list[Claim]
+    problems: list[ClaimProblem]
+
+    def get(self, claim_id: str) -> Claim:
+        """The claim with that id. Raises ClaimError with the nearest ids."""
+        by_id = {claim.id: claim for claim in self.claims}
+        if claim_id not in by_id:
+            raise ClaimError(f"There is no claim {claim_id!r}. {did_you_mean(claim_id, by_id)}")
+        return by_id[claim_id]
+
+
+def load_claims(folder: Path | None = None) -> Registry:
+    """Every claim in `folder` and the folders inside it; by default the claims that ship with the package.
+
+    Raises ClaimError when there is no such folder. Problems of single files are in the result instead.
+    """
+    folder = folder or resource_folder("claims")
+    if not folder.is_dir():
+        raise ClaimError(f"There is no folder of claims at {folder}. Give a folder that holds claim files.")
+    paths = sorted(path for path in folder.rglob("*.y*ml") if path.suffix in (".yaml", ".yml"))
+    files = [read_claim(path) for path in paths]
+    problems = [problem for file in files for problem in file.problems]
+    # Files are named after their claims, so a claim may contradict one whose own file is bad.
+    known = {path.stem for path in paths} | {file.claim.id for file in files if file.claim}
+    taken: dict[str, Path] = {}
+    claims: dict[str, Claim] = {}
+    for file in files:
+        if file.claim is None:
+            continue
+        complaint = _conflict(file, file.claim, taken, claims, known)
+        taken.setdefault(file.claim.id, file.file)
+        if complaint:
+            problems.append(complaint)
+        else:
+            claims[file.claim.id] = file.claim
+    return Registry(list(claims.values()), sorted(problems, key=lambda p: (p.file, p.line)))
+
+
+def read_claim(path: Path) -> ClaimFile:
+    """Read and check one file. Never raises for what is in it: the problems are in the result."""
+    try:
+        document = read_document(path)
+    except DocumentError as error:
+        return ClaimFile(path, None, [ClaimProblem(path, error.line, str(error))], {})
+    try:
+        return ClaimFile(path, Claim.model_validate(document.data), [], document.lines)
+    except ValidationError as error:
+        return ClaimFile(path, None, list(_explain(path, document, error)), document.lines)
+
+
+def _conflict(
+    file: ClaimFile, claim: Claim, taken: dict[str, Path], claims: dict[str, Claim], known: set[str]
+) -> ClaimProblem | None:
+    """What sets this claim against the ones read before it, or None."""
+    if claim.id in taken:
+        return file.problem(
+            ("id",), f"id: {claim.id!r} is already the id of {taken[claim.id]}; ids are unique."
+        )
+    for index, contradiction in enumerate(claim.contradicts):
+        path = ("contradicts", index, "claim")
+        if contradiction.claim not in known:
+            near = did_you_mean(contradiction.claim, known)
+            return file.problem(path, f"contradicts: there is no claim {contradiction.claim!r}. {near}")
+        if claim.id in _contradicted_from(contradiction.claim, claims) | {contradiction.claim}:
+            return file.problem(
+                path,
+                f"contradicts: {contradiction.claim!r} leads back to {claim.id!r}; "
+                "write a contradiction on one of the two claims only.",
+            )
+    return None
+
+
+def _contradicted_from(start: str, claims: dict[str, Claim]) -> set[str]:
+    """Every claim reached by following contradictions from `start`."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        claim = claims.get(waiting.pop())
+        targets = {c.claim for c in claim.contradicts} - reached if claim else set()
+        reached |= targets
+        waiting.extend(targets)
+    return reached
+
+
+def _explain(path: Path, document: Document, error: ValidationError) -> Iterator[ClaimProblem]:
+    for item in error.errors(include_url=False):
+        named = str(item.get("ctx", {}).get("field", ""))
+        # The location also holds the tags of unions, which are not in the file.
+        place = (
+            tuple(named.split("."))
+            if named
+            else tuple(p for p in item["loc"] if p not in ("number", "stated", "gap"))
+        )
+        kind = item["type"]
+        where = ".".join(map(str, place[:-1] if kind in ("missing", "extra_forbidden") else place))
+        line = _line_of(place, document.lines)
+        yield ClaimProblem(path, line, f"{where or 'claim'}: {_sentence(item, place)}.")
+
+
+def _sentence(item: Any, place: FieldPath) -> str:
+    """The middle of a sentence about one thing that pydantic found, without the final full stop."""
+    kind, value = item["type"], item["input"]
+    if kind == "extra_forbidden":
+        return (
+            f"unknown field {place[-1]!r}. {did_you_mean(str(place[-1]), _fields_at(place[:-1])).rstrip('.')}"
+        )
+    if kind == "missing":
+        return f"the field {place[-1]!r} is missing; where there is no answer, write which of {_gaps()} it is"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind == "claim":
+        return item["msg"]
+    if value is None:
+        return f"is empty; where there is no answer, write which of {_gaps()} it is"
+    if kind == "enum":
+        return _not_a_quantity(value)
+    if kind == "literal_error":
+        return f"is {value!r}; expected {item['ctx']['expected']}"
+    if kind == "string_type" and isinstance(value, bool):
+        return f"is {str(value).lower()}; write 'yes' or 'no'"
+    if kind == "string_type" and isinstance(value, (int, float)):
+        return f"is the number {value}, but a text belongs here; put it in quotes"
+    if kind == "string_pattern_mismatch":
+        return f"is {value!r}; an id has small letters, digits, hyphens and full stops only"
+    return item["msg"][0].lower() + item["msg"][1:]
+
+
+def _not_a_quantity(value: Any) -> str:
+    number = re.fullmatch(r"\s*~?\s*([0-9][0-9.,]*)\s*([^0-9\s].*)", str(value))
+    if number:
+        return (
+            f"is the text {value!r}; write the number {number[1]} alone and put {number[2]!r} into the unit"
+        )
+    return (
+        f"is {value!r}; write a number, a group with qualifier and wording, or one of {_gaps()}. "
+        f"{did_you_mean(str(value), list(Gap)).rstrip('.')}"
+    )
+
+
+def _gaps() -> str:
+    return ", ".join(repr(str(gap)) for gap in Gap)
+
+
+def _fields_at(place: FieldPath) -> list[str]:
+    """The fields that the schema knows in the group at `place`."""
+    model: type[BaseModel] = Claim
+    for step in place:
+        field = next((f for name, f in model.model_fields.items() if step in (name, f.alias)), None)
+        model = (_model_in(field.annotation) if field else None) or model
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _line_of(place: FieldPath, lines: dict[FieldPath, int]) -> int:
+    """The line of the nearest enclosing field that the file has."""
+    return next(lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines)
