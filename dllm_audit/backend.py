@@ -1,0 +1,170 @@
+"""The one interface of a decoder backend, and the ready-made one for decoders that are recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dllm_audit.errors import ModelError, did_you_mean
+from dllm_audit.settings import DecodeSettings, Resolution, Setting, resolve_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dllm_audit.decode.recipe import Recipe
+    from dllm_audit.models.loading import LoadedModel, ModelSource
+    from dllm_audit.models.traits import ModelTraits
+    from dllm_audit.records import EngineLog, Failure, Generation, Request
+
+#: Where numbers come from. Numbers of different provenance are never averaged.
+PROVENANCES = ("reference", "library", "upstream", "served")
+
+
+#: Settings, with defaults, that every decoder of its kind understands.
+AUTOREGRESSIVE_SETTINGS: Mapping[str, Any] = {
+    "gen_length": 128,
+    "temperature": 0.0,
+    "stop_at_eos": False,
+    "eos_token_id": None,
+    "eot_token_id": None,
+}
+BLOCK_DIFFUSION_SETTINGS: Mapping[str, Any] = {
+    **AUTOREGRESSIVE_SETTINGS,
+    "block_length": None,
+    "steps": None,
+    "steps_per_block": None,
+    "tokens_per_step": None,
+    "threshold": None,
+    "factor": None,
+    "confidence": "probability",
+    "confidence_dtype": "float32",
+    "eos": "keep",
+    "mask_token_id": None,
+}
+MASKED_DIFFUSION_SETTINGS: dict[str, Any] = {**BLOCK_DIFFUSION_SETTINGS, "block_length": 32, "compat": None}
+
+#: Families that the built-in decoders of a kind can decode.
+MASKED_DIFFUSION_FAMILIES = ("llada",)
+AUTOREGRESSIVE_FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+class Session(Protocol):
+    """A backend at work on one loaded model."""
+
+    def generate(
+        self,
+        requests: Iterable[Request],
+        on_result: Callable[[Generation | Failure], None],
+        concurrency: int = 1,
+        traced: bool = False,
+    ) -> EngineLog: ...
+
+    def warm_up(self, request: Request) -> None: ...
+
+
+class Backend(Protocol):
+    """A decoder that can be audited. Attributes describe it without loading anything.
+
+    settings: what it understands, with defaults. own_settings: declarations of settings that the core does not have.
+    waivers: what it cannot prove (see "check-backend"), each a sentence that the report shows.
+    """
+
+    name: str
+    summary: str
+    provenance: str
+    kind: str
+    families: tuple[str, ...]
+    default_model: str | None
+    settings: Mapping[str, Any]
+    own_settings: tuple[Setting, ...]
+    waivers: tuple[str, ...]
+
+    def check_model(self, source: ModelSource) -> None:
+        """Raise ModelError when this backend cannot decode `source`."""
+
+    def resolve(
+        self, given: Mapping[str, Any], task_gen_length: int | None = None, traits: ModelTraits | None = None
+    ) -> Resolution:
+        """Settings of a run (or of one request), checked."""
+
+    def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:
+        """A session that decodes with `settings`; each request's own settings override them."""
+
+
+_ADVICE = {
+    "bidirectional": "Use uncached, prefixcache or dualcache.",
+    "block": "Use the backend 'block'.",
+    "causal": "Use the backend 'ar'.",
+}
+_WORDS = {
+    "bidirectional": "a masked-diffusion model with bidirectional attention",
+    "block": "a block-diffusion model with block-causal attention",
+    "causal": "an autoregressive model",
+}
+
+
+@dataclass(frozen=True)
+class RecipeBackend:
+    """A backend made of the one decode loop and a recipe.
+
+    attention: what its models must have been trained with. make_recipe(settings, traits) -> Recipe.
+    families: names of the model families it decodes.
+    """
+
+    name: str
+    summary: str
+    attention: str
+    families: tuple[str, ...]
+    settings: Mapping[str, Any]
+    make_recipe: Callable[[DecodeSettings, ModelTraits], Recipe]
+    default_model: str | None = None
+    own_settings: tuple[Setting, ...] = ()
+    waivers: tuple[str, ...] = ()
+    provenance: str = field(default="reference")
+
+    @property
+    def kind(self) -> str:
+        return "autoregressive" if self.attention == "causal" else "diffusion"
+
+    def check_model(self, source: ModelSource) -> None:
+        traits = source.traits
+        if traits.family in self.families:
+            return
+        message = f"Backend {self.name!r} cannot decode {source.ref}: it needs {_WORDS[self.attention]}, "
+        if traits.attention == self.attention:
+            message += f"and knows the families {', '.join(self.families)}, not {traits.family!r}."
+        else:
+            message += f"and this is {_WORDS[traits.attention]}. {_ADVICE[traits.attention]}"
+        raise ModelError(message)
+
+    def resolve(
+        self, given: Mapping[str, Any], task_gen_length: int | None = None, traits: ModelTraits | None = None
+    ) -> Resolution:
+        declared = dict(self.settings)
+        if traits is not None and traits.block_length is not None and declared.get("block_length", 0) is None:
+            declared["block_length"] = traits.block_length
+        return resolve_settings(
+            given,
+            declared=declared,
+            own=self.own_settings,
+            backend=self.name,
+            task_gen_length=task_gen_length,
+        )
+
+    def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:
+        from dllm_audit.decode.session import RecipeSession
+
+        def recipe_for(request: Request) -> tuple[Recipe, int]:
+            given = {**settings, **request.settings}
+            resolved = self.resolve(given, traits=model.traits).settings
+            return self.make_recipe(resolved, model.traits), resolved.gen_length
+
+        return RecipeSession(model, recipe_for, seed)
+
+
+def find_backend(name: str, backends: Mapping[str, Backend]) -> Backend:
+    """The backend called `name`, or a ModelError-like sentence with the nearest names."""
+    if name not in backends:
+        raise ModelError(f"There is no backend {name!r}. {did_you_mean(name, backends)} See: dllm-audit backends")
+    return backends[name]

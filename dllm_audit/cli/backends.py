@@ -1,0 +1,46 @@
+"""`dllm-audit backends`: what can decode, with which settings."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dllm_audit.cli.opening import installed
+from dllm_audit.cli.options import json_option
+
+
+@click.command(epilog="Example: dllm-audit backends --json")
+@json_option
+def command(as_json: bool) -> None:
+    """List the decoder backends: kind, model families, settings with defaults, where each was registered."""
+    plugins = installed()
+    facts = [
+        {
+            "name": backend.name,
+            "summary": backend.summary,
+            "provenance": backend.provenance,
+            "kind": backend.kind,
+            "families": list(backend.families),
+            "default_model": backend.default_model,
+            "settings": dict(backend.settings),
+            "registered_by": plugins.origins[backend.name],
+            "waivers": list(backend.waivers),
+        }
+        for backend in plugins.backends.values()
+    ]
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for fact in facts:
+        click.echo(f"{fact['name']}  [{fact['provenance']}, {fact['kind']}]  {fact['summary']}")
+        click.echo(f"    families: {', '.join(fact['families'])}; default model: {fact['default_model'] or 'none'}")
+        settings = ", ".join(f"{k}={_plain(v)}" for k, v in fact["settings"].items())
+        click.echo(click.wrap_text(f"settings: {settings}", 100, "    ", "      "))
+        click.echo(f"    registered by {fact['registered_by']}")
+        for waiver in fact["waivers"]:
+            click.echo(f"    waiver: {waiver}")
+
+
+def _plain(value: object) -> str:
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

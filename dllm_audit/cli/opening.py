@@ -1,0 +1,63 @@
+"""From names on the command line to a backend and a loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from dllm_audit.backend import Backend, find_backend
+from dllm_audit.errors import ModelError
+from dllm_audit.plugins import Plugins, load_plugins
+
+if TYPE_CHECKING:
+    from dllm_audit.models.loading import LoadedModel, ModelSource
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend with the model it shall decode, both found and checked, nothing loaded yet."""
+
+    backend: Backend
+    source: ModelSource
+
+
+def installed() -> Plugins:
+    """The installed plugins; what is wrong with any of them goes to stderr."""
+    plugins = load_plugins()
+    for problem in plugins.problems:
+        click.echo(f"Warning: {problem}", err=True)
+    return plugins
+
+
+def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
+    """Find backend and model and check that they fit. Says so when the model is the default one."""
+    from dllm_audit.models.loading import find_model
+
+    backend = find_backend(backend_name, plugins.backends)
+    ref = model or backend.default_model
+    if ref is None:
+        raise ModelError(f"Backend {backend.name!r} has no default model: say --model REF.")
+    source = find_model(ref, plugins.families)
+    backend.check_model(source)
+    if model is None:
+        click.echo(f"{backend.name}: no --model given, so the embedded model {ref} is used.", err=True)
+    return Choice(backend, source)
+
+
+def load(choice: Choice, device: str, dtype: str) -> LoadedModel:
+    """Load the chosen model, saying how long it took."""
+    import time
+
+    from dllm_audit.models.loading import load_model
+
+    began = time.perf_counter()
+    model = load_model(choice.source, device, dtype)
+    seconds = time.perf_counter() - began
+    click.echo(
+        f"Loaded {choice.source.ref} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "
+        f"{model.device}) in {seconds:.1f} s.",
+        err=True,
+    )
+    return model

@@ -1,0 +1,90 @@
+"""Which proposals become tokens in this step.
+
+Every policy is a small value with one method:
+
+    select(confidence, quota) -> bool [B, W]
+
+confidence: float [B, W], -inf where a position is no candidate. quota: int [B], tokens that the schedule asks of this step.
+A row without candidates commits nothing; every other row commits at least one token. Ties: the lowest index first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CommitPolicy(Protocol):
+    """`needs_probability`: its bar is a probability, so the confidence must lie in 0..1."""
+
+    needs_probability: bool
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor: ...
+
+
+def _most_confident(confidence: Tensor) -> Tensor:
+    """Bool [B, W]: each row's most confident candidate (lowest index among equals), nothing in a row without any."""
+    import torch
+
+    top = torch.zeros_like(confidence, dtype=torch.bool)
+    top.scatter_(1, confidence.argmax(dim=1, keepdim=True), True)
+    return top & (confidence > float("-inf"))
+
+
+@dataclass(frozen=True)
+class FixedK:
+    """Commit the `quota` most confident candidates: the schedule of LLaDA (arXiv 2502.09992, algorithm 5)."""
+
+    needs_probability: bool = False
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        order = confidence.argsort(dim=1, descending=True, stable=True)
+        rank = order.argsort(dim=1)
+        return (rank < quota[:, None]) & (confidence > float("-inf"))
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Commit every candidate whose confidence reaches `threshold`, and always the most confident one.
+
+    Source: Fast-dLLM, arXiv 2505.22618, section 3.3 (`>=`).
+    """
+
+    threshold: float
+    needs_probability: bool = True
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        return (confidence >= self.threshold) | _most_confident(confidence)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Commit the n most confident candidates, n being the largest with (n+1)(1-c_n) < factor, and at least one.
+
+    compat: reproduces NVlabs/Fast-dLLM a9b81e4, v1/llada/generate.py:414, which commits the last candidate too when it
+    is the only one that failed. Source of the rule: Fast-dLLM, arXiv 2505.22618, section 3.3.
+    """
+
+    factor: float
+    compat: bool = False
+    needs_probability: bool = True
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        import torch
+
+        candidate = confidence > float("-inf")
+        ordered, order = confidence.sort(dim=1, descending=True, stable=True)
+        rank = torch.arange(1, ordered.shape[1] + 1, device=ordered.device, dtype=ordered.dtype)
+        if self.compat:
+            passes = ordered >= 1 - self.factor / (rank + 1)
+        else:
+            passes = (rank + 1) * (1 - ordered) < self.factor
+        passes[:, 0] = True
+        count = passes.to(torch.int64).cumprod(dim=1).sum(dim=1)
+        total = candidate.sum(dim=1)
+        if self.compat:
+            count = torch.where(count == total - 1, total, count)
+        return (order.argsort(dim=1) < count[:, None]) & candidate

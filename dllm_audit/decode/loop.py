@@ -1,0 +1,315 @@
+"""The decode loop: plan a forward, run it, score it, decide, apply, record, advance.
+
+Rows are independent: each stands in its own block at its own step, and every forward takes along all rows that need one
+of the same kind. A row that has ended is replaced by the next request at once. Tokens of a row do not depend on its
+neighbours; what riding along costs is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from dllm_audit.decode.cache import RowShape, Window
+from dllm_audit.decode.order import Span
+from dllm_audit.decode.runner import ForwardRunner
+from dllm_audit.decode.state import Canvas, Row, RowInput
+from dllm_audit.errors import RequestError
+from dllm_audit.measure.clock import Clock
+from dllm_audit.records import Commit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dllm_audit.decode.recipe import Recipe
+    from dllm_audit.models.loading import LoadedModel
+
+#: Work of these kinds goes before denoising: rows that wait for it cannot go on, the others can.
+_FIRST = ("prefill", "commit", "refresh")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row to decode. `closes(ids)` says whether the decoded window `ids` already holds a stop string."""
+
+    id: str
+    row: RowInput
+    seed: int
+    traced: bool = False
+    closes: Callable[[Sequence[int]], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A row that has ended: the state it ended in, the ids of its decoded window, and how many are still masks."""
+
+    job: Job
+    row: Row
+    window_ids: tuple[int, ...]
+    residual_masks: int
+
+
+class ShapeCounts:
+    """Forwards of a run by shape (kind, width, rows): how often, how long, how many positions were decided."""
+
+    def __init__(self) -> None:
+        self.marks: dict[tuple[str, int, int], list] = {}
+
+    def add(self, kind: str, width: int, rows: int, interval: tuple, decided: int) -> None:
+        entry = self.marks.setdefault((kind, width, rows), [0, [], 0])
+        entry[0] += 1
+        entry[1].append(interval)
+        entry[2] += decided
+
+
+class DecodeLoop:
+    """Runs one recipe on one model with up to `rows` rows in flight.
+
+    length: the longest row that will be admitted, in columns. clock: where time is booked.
+    """
+
+    def __init__(self, model: LoadedModel, recipe: Recipe, rows: int, length: int, clock: Clock) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.clock = clock
+        self.shapes = ShapeCounts()
+        self.canvas = Canvas.empty(rows, length, model.device)
+        cached = recipe.cache.name != "none"
+        self.runner = ForwardRunner(model, self.canvas, cached)
+        self.free = list(range(rows))
+        self.rows: list[Row] = []
+
+    def run(self, jobs: Iterator[Job]) -> Iterator[Finished]:
+        """Decode `jobs` in order, yielding each as soon as it has ended; a job is drawn when a row is free for it.
+
+        While the caller holds a yielded row, nothing runs and the clock should be paused.
+        """
+        waiting: Iterator[Job] = iter(jobs)
+        known: dict[str, Job] = {}
+        exhausted = False
+        while True:
+            while self.free and not exhausted:
+                job = next(waiting, None)
+                if job is None:
+                    exhausted = True
+                    break
+                self._admit(job)
+                known[job.id] = job
+            if not self.rows:
+                return
+            self._advance()
+            for row in [r for r in self.rows if r.stop is not None]:
+                self.rows.remove(row)
+                self.free.append(row.slot)
+                yield Finished(known.pop(row.id), row, self._window_ids(row), self._residual(row))
+
+    def _admit(self, job: Job) -> None:
+        slot = self.free.pop(0)
+        traits = self.model.traits
+        start = len(job.row.prompt_ids)
+        end = start + job.row.gen_length
+        shape = RowShape(start, end, job.row.length, traits.shift, traits.block_length)
+        self.canvas.fill(slot, job.row, self.recipe.score.mask_token_id, self.recipe.left_open)
+        generator = None
+        if self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random":
+            generator = torch.Generator(self.model.device).manual_seed(job.seed)
+        row = Row(job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes)
+        row.decoded_to = start
+        row.pending = self.recipe.cache.begin(shape)
+        self._open_block(row)
+        self.rows.append(row)
+        self.rows.sort(key=lambda r: r.slot)
+        self.clock.mark("host", [job.id])
+
+    def _open_block(self, row: Row) -> None:
+        span = row.span
+        row.quotas = self.recipe.schedule.quotas(span, len(row.blocks))
+        row.planned_steps = self.recipe.schedule.steps_of(span, len(row.blocks))
+        row.step = 0
+        row.open_positions = span.width
+        if row.pending is None:
+            row.pending = self.recipe.cache.open_block(row.shape, span)
+
+    def _window(self, row: Row) -> Window:
+        return row.pending or self.recipe.cache.step(row.shape, row.span)
+
+    def _advance(self) -> None:
+        """One forward for all rows that need the same kind, and what follows from it."""
+        windows = {row.slot: self._window(row) for row in self.rows}
+        kinds = {window.kind for window in windows.values()}
+        kind = next((k for k in _FIRST if k in kinds), "denoise")
+        batch = [row for row in self.rows if windows[row.slot].kind == kind]
+        plan = [windows[row.slot] for row in batch]
+        ids = [row.id for row in batch]
+        self.clock.mark("host", None)
+
+        guided = self.recipe.cfg_scale > 0
+        hidden = self.runner.run([r.slot for r in batch], plan, self.recipe.score.mask_token_id if guided else None)
+        decided = 0
+        logits = None
+        if plan[0].may_commit:
+            spans = [self._decision_span(row, window) for row, window in zip(batch, plan, strict=True)]
+            columns, candidate = self._candidates(batch, spans)
+            at_row, at_column = candidate.nonzero(as_tuple=True)
+            shift = self.model.traits.shift
+            lows = torch.tensor([w.lo for w in plan], device=columns.device)
+            index = columns[at_row, at_column] - shift - lows[at_row]
+            logits = self.runner.logits(hidden, at_row, index, self.recipe.cfg_scale)
+            decided = len(at_row)
+        interval = self.clock.mark(kind, ids)
+        width = max(w.hi - w.lo for w in plan)
+        for shape_kind in (kind, "cfg") if guided else (kind,):
+            share = interval if shape_kind == kind else (interval[0], interval[0])
+            self.shapes.add(shape_kind, width, len(batch), share, decided)
+        for row, window in zip(batch, plan, strict=True):
+            row.count(window, "cfg" if guided else None)
+
+        if logits is not None:
+            self._decide(batch, plan, logits, columns, candidate, at_row, at_column)
+            self.clock.mark("sampling", ids)
+        for row in batch:
+            self._close_or_go_on(row, committed=logits is not None)
+        self.clock.mark("host", None)
+
+    def _decision_span(self, row: Row, window: Window) -> Span:
+        """Columns that compete in this forward."""
+        whole = self.recipe.left_open and window.lo == 0 and window.hi == row.shape.length
+        return Span(0, row.span.hi) if whole else row.span
+
+    def _candidates(self, batch: Sequence[Row], spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
+        """columns: int64 [B, W] of the decision spans; candidate: bool [B, W], still undecided and inside the span."""
+        device = self.canvas.tokens.device
+        if len(batch) == 1:
+            columns = self.runner.arange[None, spans[0].lo : spans[0].hi]
+            return columns, self.canvas.editable[batch[0].slot : batch[0].slot + 1, spans[0].lo : spans[0].hi]
+        numbers = torch.tensor([[r.slot, s.lo, s.hi] for r, s in zip(batch, spans, strict=True)], device=device)
+        slots, lo, hi = numbers.unbind(dim=1)
+        columns = lo[:, None] + self.runner.arange[: max(s.width for s in spans)]
+        columns = torch.where(columns < hi[:, None], columns, self.canvas.dump)
+        return columns, self.canvas.editable[slots[:, None], columns]
+
+    def _decide(
+        self,
+        batch: Sequence[Row],
+        plan: Sequence[Window],
+        logits: Tensor,
+        columns: Tensor,
+        candidate: Tensor,
+        at_row: Tensor,
+        at_column: Tensor,
+    ) -> None:
+        """Score the candidates, let the commit policy choose, write the chosen tokens, and read back what is left."""
+        device = columns.device
+        random = self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random"
+        counts = candidate.sum(dim=1).tolist() if random else []
+        proposals = self.recipe.score(logits, [row.generator for row in batch] if random else [], counts)
+        confidence = torch.full(candidate.shape, float("-inf"), device=device, dtype=proposals.confidence.dtype)
+        confidence[at_row, at_column] = proposals.confidence
+        quota = torch.tensor([self._quota(row) for row in batch], device=device)
+        chosen = self.recipe.commit.select(confidence, quota)
+        picked = chosen[at_row, at_column]
+        slots = torch.tensor([row.slot for row in batch], device=device)
+        at_slot, at_position = slots[at_row[picked]], columns[at_row[picked], at_column[picked]]
+        self.canvas.tokens[at_slot, at_position] = proposals.token[picked]
+        self.canvas.editable[at_slot, at_position] = False
+
+        block = torch.tensor([[r.slot, r.span.lo, r.span.hi, r.shape.start] for r in batch], device=device)
+        spans = block[:, 1:2] + self.runner.arange[: max(r.span.width for r in batch)]
+        spans = torch.where(spans < block[:, 2:3], spans, self.canvas.dump)
+        left = self.canvas.editable[block[:, :1], spans].sum(dim=1)
+        surest = torch.where(chosen, confidence, float("inf")).amin(dim=1)
+        number = chosen.sum(dim=1)
+        guaranteed = (number + 1) * (1 - surest) <= 1
+        first = ~self.canvas.editable[block[:, 0], block[:, 3]]
+        # The one read of the device per step: what is left, how many were committed, were they covered, is token one final.
+        read = torch.stack([left, number, guaranteed.to(left.dtype), first.to(left.dtype)], dim=1).tolist()
+        for row, (remaining, committed, covered, first_final) in zip(batch, read, strict=True):
+            row.open_positions = remaining
+            row.guaranteed += committed if covered and self.recipe.score.confidence == "probability" else 0
+            row.step += 1
+            if first_final and not row.first_committed:
+                row.first_committed = True
+                self.clock.first_token(row.id)
+        if any(row.traced for row in batch):
+            self._trace(batch, at_row[picked], at_position, proposals.token[picked], proposals.confidence[picked])
+
+    def _quota(self, row: Row) -> int:
+        if row.step < len(row.quotas):
+            return row.quotas[row.step]
+        return 0 if self.recipe.bounded else 1
+
+    def _trace(self, batch: Sequence[Row], at_row: Tensor, position: Tensor, token: Tensor, sure: Tensor) -> None:
+        picks = zip(at_row.tolist(), position.tolist(), token.tolist(), sure.tolist(), strict=True)
+        for b, column, id, confidence in picks:
+            row = batch[b]
+            if row.traced:
+                step = sum(row.forwards.values()) - 1
+                row.trace_commits.append(Commit(step, column, id, confidence))
+
+    def _close_or_go_on(self, row: Row, committed: bool) -> None:
+        """After a forward of this row: stay in the block, close it, or end the row."""
+        closing = row.pending is not None and row.pending.kind == "commit"
+        row.pending = None
+        if closing:
+            row.block += 1
+            self._open_block(row)
+            return
+        if not committed:
+            row.pending = self.recipe.cache.open_block(row.shape, row.span)
+            return
+        if self.recipe.bounded and row.step >= row.planned_steps:
+            done = True
+        else:
+            done = row.open_positions == 0 and not self.recipe.schedule.keep_empty
+        if not done:
+            return
+        row.decoded_to = row.span.hi
+        row.stop = self._stop_reason(row)
+        if row.stop is not None:
+            return
+        row.pending = self.recipe.cache.close_block(row.shape, row.span)
+        if row.pending is None:
+            row.block += 1
+            self._open_block(row)
+
+    def _stop_reason(self, row: Row) -> str | None:
+        if self.recipe.stop_at_eos and self.recipe.end_ids:
+            block = self.canvas.tokens[row.slot, row.span.lo : row.span.hi].tolist()
+            if any(token in self.recipe.end_ids for token in block):
+                return "eos"
+        if row.closes is not None and row.closes(self._window_ids(row)):
+            return "until"
+        return "length" if row.block + 1 == len(row.blocks) else None
+
+    def _residual(self, row: Row) -> int:
+        return int(self.canvas.editable[row.slot, row.shape.start : row.decoded_to].sum())
+
+    def _window_ids(self, row: Row) -> tuple[int, ...]:
+        return tuple(self.canvas.tokens[row.slot, row.shape.start : row.decoded_to].tolist())
+
+
+def seed_of(run_seed: int, key: str) -> int:
+    """A seed for one request's random draws: the same for the same run seed and content, whatever runs beside it."""
+    digest = hashlib.sha256(f"{run_seed}\0{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def check_fits(row: RowInput, model: LoadedModel) -> None:
+    """Raise RequestError when a row cannot be decoded by `model`: too long, an id outside the vocabulary, no prompt."""
+    traits = model.traits
+    if row.length > traits.max_positions:
+        raise RequestError(
+            f"The prompt of {len(row.prompt_ids)} tokens"
+            + (f" and suffix of {len(row.suffix_ids)}" if row.suffix_ids else "")
+            + f" plus gen_length={row.gen_length} is {row.length} positions, but the model was made for "
+            f"{traits.max_positions}. Shorten the prompt (fewer few-shot examples) or lower gen_length."
+        )
+    if traits.shift and not row.prompt_ids:
+        raise RequestError("The prompt is empty, and this model predicts a token from the one before it. Give at least one.")
+    bad = next((i for i in (*row.prompt_ids, *row.suffix_ids) if not 0 <= i < traits.vocab_size), None)
+    if bad is not None:
+        raise RequestError(f"Token id {bad} is outside this model's vocabulary of {traits.vocab_size}.")

@@ -1,0 +1,152 @@
+"""A decoder as a value: order, cache, score, commit, and how much work a block may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dllm_audit.decode.cache import BlockExactCache, CachePolicy, DualCache, NoCache
+from dllm_audit.decode.commit import CommitPolicy, Factor, FixedK, Threshold
+from dllm_audit.decode.order import Blocks, Span
+from dllm_audit.decode.score import Score
+from dllm_audit.errors import SettingError
+
+if TYPE_CHECKING:
+    from dllm_audit.models.traits import ModelTraits
+    from dllm_audit.settings import DecodeSettings
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How many denoising steps a block takes, and how many tokens each of them commits.
+
+    At most one of `steps` (total over all blocks), `steps_per_block` and `tokens_per_step` is set; none means one token
+    per step. keep_empty: steps without a token are run as well, and the block ends after its last step, as in
+    ML-GSAI/LLaDA b7e6c35; otherwise a step commits at least one token and a block ends when nothing is open.
+    """
+
+    steps: int | None = None
+    steps_per_block: int | None = None
+    tokens_per_step: int | None = None
+    keep_empty: bool = False
+
+    def steps_of(self, block: Span, blocks: int) -> int:
+        """Steps planned for `block`, one of `blocks`. Raises SettingError when the steps do not divide."""
+        if self.steps is not None:
+            if self.steps % blocks:
+                raise SettingError(
+                    f"steps={self.steps} does not divide by the {blocks} blocks of this window. "
+                    f"Use a multiple of {blocks}, or say steps_per_block or tokens_per_step."
+                )
+            return self.steps // blocks
+        if self.steps_per_block is not None:
+            return self.steps_per_block
+        return -(-block.width // (self.tokens_per_step or 1))
+
+    def quotas(self, block: Span, blocks: int) -> tuple[int, ...]:
+        """Tokens of each step: the open positions spread evenly, the remainder to the first steps."""
+        steps = self.steps_of(block, blocks)
+        if self.tokens_per_step is not None:
+            # k means k: 32 positions at 5 per step are 5,5,5,5,5,5,2.
+            left = block.width
+            quotas = []
+            while left > 0:
+                quotas.append(min(self.tokens_per_step, left))
+                left -= quotas[-1]
+            return tuple(quotas)
+        base, rest = divmod(block.width, steps)
+        spread = tuple(base + (i < rest) for i in range(steps))
+        return spread if self.keep_empty else tuple(q for q in spread if q)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides which tokens a decoder commits, in which order and at what cost.
+
+    left_open: candidates of a forward over the whole canvas have no left bound, so masks of the prompt or of earlier
+    blocks compete for the quota (compat; see DECODERS in the README).
+    bounded: a block ends after the planned steps even if masks are left (compat).
+    """
+
+    order: Blocks
+    cache: CachePolicy
+    score: Score
+    commit: CommitPolicy
+    schedule: Schedule
+    stop_at_eos: bool = False
+    end_ids: tuple[int, ...] = ()
+    cfg_scale: float = 0.0
+    left_open: bool = False
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.commit.needs_probability and self.score.confidence not in ("probability", "margin"):
+            raise SettingError(
+                f"A threshold or factor needs a confidence between 0 and 1, and confidence={self.score.confidence} is not. "
+                "Use confidence=probability or margin, or drop the threshold."
+            )
+        if self.cfg_scale and not isinstance(self.cache, NoCache):
+            raise SettingError(
+                f"cfg_scale={self.cfg_scale:g} needs every position recomputed: use the backend 'uncached'."
+            )
+
+
+def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePolicy) -> Recipe:
+    """The recipe of the masked-diffusion and block-diffusion decoders for these settings and this model."""
+    end_ids = end_token_ids(settings, traits)
+    llada = settings.compat == "llada"
+    fast_dllm = settings.compat == "fast-dllm"
+    if llada and not isinstance(cache, NoCache):
+        raise SettingError("compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'.")
+    if settings.compat and settings.tokens_per_step is not None:
+        raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
+    if settings.eos != "keep" and not end_ids:
+        raise SettingError(
+            f"eos={settings.eos} needs an end-of-text id, and this model states none: say --set eos_token_id=N."
+        )
+    commit: CommitPolicy
+    if settings.factor is not None:
+        commit = Factor(settings.factor, compat=fast_dllm)
+    elif settings.threshold is not None:
+        commit = Threshold(settings.threshold)
+    else:
+        commit = FixedK()
+    aligned = "absolute" if isinstance(cache, BlockExactCache) else "prompt"
+    return Recipe(
+        order=Blocks(settings.block_length, aligned),
+        cache=cache,
+        score=Score(
+            confidence=settings.confidence,
+            dtype=settings.confidence_dtype,
+            temperature=settings.temperature,
+            mask_token_id=mask_token_id(settings, traits),
+            end_ids=end_ids,
+            eos=settings.eos,
+            compat=llada,
+        ),
+        commit=commit,
+        schedule=Schedule(settings.steps, settings.steps_per_block, settings.tokens_per_step, keep_empty=llada),
+        stop_at_eos=settings.stop_at_eos,
+        end_ids=end_ids,
+        cfg_scale=settings.cfg_scale,
+        left_open=llada or fast_dllm,
+        bounded=llada or (fast_dllm and isinstance(cache, DualCache)),
+    )
+
+
+def end_token_ids(settings: DecodeSettings, traits: ModelTraits) -> tuple[int, ...]:
+    """Ids that end an answer: those of the settings, else the model's."""
+    asked = tuple(i for i in (settings.eos_token_id, settings.eot_token_id) if i is not None)
+    return asked or traits.end_token_ids
+
+
+def mask_token_id(settings: DecodeSettings, traits: ModelTraits) -> int:
+    """The id that stands for "not decided yet". Raises SettingError when neither settings nor model name one."""
+    chosen = settings.mask_token_id if settings.mask_token_id is not None else traits.mask_token_id
+    if chosen is None:
+        raise SettingError("This model states no mask token: say --set mask_token_id=N.")
+    if chosen >= traits.vocab_size:
+        raise SettingError(
+            f"mask_token_id={chosen} is outside this model's vocabulary of {traits.vocab_size} tokens."
+        )
+    return chosen

@@ -1,0 +1,114 @@
+"""What is proposed for a position, and how sure the model is of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Generator, Tensor
+
+
+class Proposals(NamedTuple):
+    """token: int64 [N]; confidence: float [N]."""
+
+    token: Tensor
+    confidence: Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """Propose the most likely token of each position (or a Gumbel sample of it) and say how sure that is.
+
+    confidence: "probability" of the proposed token; "margin" between the two likeliest; "entropy", negative, so that
+    higher is surer; "random", uniform in 0..1.
+    dtype: number format of the softmax: "float32", "float64" or "model" (as the logits come).
+    temperature: 0 proposes the argmax; above 0, argmax(logits + temperature * Gumbel noise), which samples from
+    softmax(logits / temperature). The confidence comes from the noise-free logits, as in LLaDA.
+    mask_token_id: never proposed; it stays in the softmax's denominator.
+    end_ids and eos: hold end-of-text back ("suppress_logits": never proposed; "suppress_confidence": proposed last).
+    compat: reproduces ML-GSAI/LLaDA b7e6c35, generate.py:98, where holding back the confidence removes the mass of
+    end-of-text from every softmax.
+    """
+
+    confidence: str = "probability"
+    dtype: str = "float32"
+    temperature: float = 0.0
+    mask_token_id: int | None = None
+    end_ids: tuple[int, ...] = ()
+    eos: str = "keep"
+    compat: bool = False
+
+    def __call__(self, logits: Tensor, generators: Sequence[Generator | None], counts: Sequence[int]) -> Proposals:
+        """Score `logits`, float [N, V], which may be overwritten.
+
+        generators: one per row, used only for random draws; counts: how many of the N positions belong to each row.
+        """
+        import torch
+
+        if self.dtype != "model":
+            logits = logits.to(torch.float64 if self.dtype == "float64" else torch.float32)
+        if self.eos == "suppress_logits" and self.end_ids:
+            logits[:, list(self.end_ids[:1] if self.compat else self.end_ids)] = float("-inf")
+        if self.confidence == "probability" and self.temperature == 0 and self.dtype != "model":
+            # exp(max - logsumexp) reads the logits once; a softmax would write another N x V.
+            log_total = logits.logsumexp(dim=-1)
+            self._forbid_mask(logits)
+            top, token = logits.max(dim=-1)
+            if self.eos == "suppress_confidence" and self.compat:
+                logits[:, list(self.end_ids)] = float("-inf")
+                log_total = logits.logsumexp(dim=-1)
+                top = logits.gather(1, token[:, None]).squeeze(1)
+            confidence = (top - log_total).exp()
+        else:
+            probability_of = logits.clone()
+            self._forbid_mask(logits)
+            token = self._propose(logits, generators, counts)
+            if self.eos == "suppress_confidence" and self.compat:
+                probability_of[:, list(self.end_ids)] = float("-inf")
+            confidence = self._confidence(probability_of, token, generators, counts)
+        if self.eos == "suppress_confidence" and not self.compat:
+            for end in self.end_ids:
+                confidence = confidence.masked_fill(token == end, 0 if self.confidence != "entropy" else -1e30)
+        return Proposals(token, confidence)
+
+    def _forbid_mask(self, logits: Tensor) -> None:
+        if self.mask_token_id is not None:
+            logits[:, self.mask_token_id] = float("-inf")
+
+    def _propose(self, logits: Tensor, generators: Sequence[Generator | None], counts: Sequence[int]) -> Tensor:
+        import torch
+
+        if self.temperature == 0:
+            return logits.argmax(dim=-1)
+        # float64 noise: low-precision Gumbel noise truncates the tail (arXiv 2409.02908, section 4).
+        noise = torch.cat(
+            [
+                torch.rand((n, logits.shape[1]), generator=g, dtype=torch.float64, device=logits.device)
+                for g, n in zip(generators, counts, strict=True)
+            ]
+        )
+        gumbel = -(-noise.clamp_min(1e-300).log()).clamp_min(1e-300).log()
+        return (logits.double() + self.temperature * gumbel).argmax(dim=-1)
+
+    def _confidence(
+        self, logits: Tensor, token: Tensor, generators: Sequence[Generator | None], counts: Sequence[int]
+    ) -> Tensor:
+        import torch
+
+        if self.confidence == "random":
+            return torch.cat(
+                [
+                    torch.rand(n, generator=g, device=logits.device)
+                    for g, n in zip(generators, counts, strict=True)
+                ]
+            )
+        probabilities = logits.softmax(dim=-1)
+        if self.confidence == "probability":
+            return probabilities.gather(1, token[:, None]).squeeze(1)
+        if self.confidence == "margin":
+            top = probabilities.topk(2, dim=-1).values
+            return top[:, 0] - top[:, 1]
+        return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)

@@ -1,0 +1,245 @@
+"""From requests to generations: tokenise, decode, detokenise, and book every second of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from dllm_audit.decode.loop import DecodeLoop, Finished, Job, check_fits, seed_of
+from dllm_audit.decode.state import RowInput
+from dllm_audit.errors import AuditError, RequestError
+from dllm_audit.measure.clock import Clock, timer_for
+from dllm_audit.records import (
+    TIME_ITEMS,
+    EngineLog,
+    Failure,
+    ForwardShape,
+    Generation,
+    Request,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from dllm_audit.decode.recipe import Recipe
+    from dllm_audit.models.loading import LoadedModel
+
+#: Called with each result as soon as it is finished, outside every clock.
+OnResult = Callable[[Generation | Failure], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request with the recipe and the window that its settings mean."""
+
+    request: Request
+    recipe: Recipe
+    gen_length: int
+
+
+class RecipeSession:
+    """Decodes requests on one loaded model with the recipes that `recipe_for` makes of their settings.
+
+    recipe_for(request) returns (recipe, gen_length) or raises an AuditError, which fails that request alone.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        recipe_for: Callable[[Request], tuple[Recipe, int]],
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.recipe_for = recipe_for
+        self.seed = seed
+
+    def generate(
+        self,
+        requests: Iterable[Request],
+        on_result: OnResult,
+        concurrency: int = 1,
+        traced: bool = False,
+    ) -> EngineLog:
+        """Decode `requests` with up to `concurrency` in flight; each result goes to `on_result` as it ends.
+
+        Requests with different recipes are decoded in groups, in order of first appearance. Returns the engine's log.
+        """
+        groups: dict[Recipe, list[Prepared]] = {}
+        for request in requests:
+            try:
+                recipe, gen_length = self.recipe_for(request)
+                recipe.schedule.steps_of(*self._first_block(recipe, gen_length))
+                prepared = Prepared(request, recipe, gen_length)
+                check_fits(self._row_input(prepared), self.model)
+            except AuditError as error:
+                on_result(Failure(request.id, type(error).__name__, str(error)))
+                continue
+            groups.setdefault(recipe, []).append(prepared)
+        logs = [self._run_group(recipe, group, on_result, concurrency, traced) for recipe, group in groups.items()]
+        return _join(logs)
+
+    def warm_up(self, request: Request) -> None:
+        """Decode `request` once and forget it, so that the first timed request does not pay for allocations."""
+        self.generate([replace(request, id="warm-up")], lambda result: None)
+
+    def _first_block(self, recipe: Recipe, gen_length: int) -> tuple:
+        spans = recipe.order.spans(0, gen_length)
+        return spans[0], len(spans)
+
+    def _run_group(
+        self, recipe: Recipe, group: Sequence[Prepared], on_result: OnResult, concurrency: int, traced: bool
+    ) -> EngineLog:
+        length = max(self._row_input(prepared).length for prepared in group)
+        rows = min(concurrency, len(group))
+        by_id = {prepared.request.id: prepared for prepared in group}
+        timer = timer_for(self.model.device.type)
+        with torch.inference_mode():
+            timer.settle()
+            clock = Clock(timer)
+            loop = DecodeLoop(self.model, recipe, rows, length, clock)
+            clock.pause()
+            clock.resume()
+            began = dict(clock.totals)
+            for finished in loop.run(self._jobs(group, clock, traced)):
+                prepared = by_id[finished.job.id]
+                text, answer_ids, stop = self._answer(prepared, finished)
+                clock.mark("detokenise", [finished.job.id])
+                watch = clock.stop(finished.job.id)
+                clock.pause()
+                seconds, ttft = clock.items(watch), clock.ttft(watch)
+                on_result(_generation(finished, text, answer_ids, stop, seconds, ttft if answer_ids else None))
+                clock.resume()
+            clock.pause()
+            totals = {label: clock.totals.get(label, 0.0) - began.get(label, 0.0) for label in TIME_ITEMS}
+            shapes = tuple(
+                ForwardShape(
+                    kind, width, count_rows, count, sum(timer.seconds(*mark) for mark in marks), decided
+                )
+                for (kind, width, count_rows), (count, marks, decided) in loop.shapes.marks.items()
+            )
+        return EngineLog(shapes, sum(totals.values()), clock.paused_seconds, totals)
+
+    def _jobs(self, group: Sequence[Prepared], clock: Clock, traced: bool) -> Iterator[Job]:
+        for prepared in group:
+            clock.start(prepared.request.id)
+            row = self._row_input(prepared)
+            clock.mark("tokenise", [prepared.request.id])
+            request = prepared.request
+            yield Job(
+                request.id,
+                row,
+                seed_of(self.seed, request.key or request.id),
+                traced,
+                self._closes(request.until) if request.until else None,
+            )
+
+    def _row_input(self, prepared: Prepared) -> RowInput:
+        request = prepared.request
+        prompt = request.prompt_ids if request.prompt_ids is not None else self.encode(request.prompt or "")
+        suffix = request.suffix_ids
+        if suffix is None:
+            suffix = self.encode(request.suffix, continues=True) if request.suffix else ()
+        if suffix and not prepared.recipe.cache.supports_suffix:
+            raise RequestError(
+                "This backend decodes left to right and cannot see a suffix, so it cannot infill. "
+                "Use uncached, prefixcache or dualcache."
+            )
+        return RowInput(tuple(prompt), prepared.gen_length, tuple(suffix))
+
+    def encode(self, text: str, continues: bool = False) -> tuple[int, ...]:
+        """Token ids of `text`, with the tokenizer's own special tokens unless it `continues` another text."""
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            raise RequestError(
+                f"The model folder {self.model.source.ref} has no tokenizer, so it takes token ids only: "
+                'give {"prompt_ids": [...]} with --requests instead of text.'
+            )
+        bos = tokenizer.bos_token
+        special = not continues and not (bos and text.startswith(bos))
+        return tuple(tokenizer.encode(text, add_special_tokens=special))
+
+    def _closes(self, until: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+        tokenizer = self.model.tokenizer
+        assert tokenizer is not None
+        # A stop string spans at most as many tokens as it has bytes; the block that was just closed comes on top.
+        reach = max(len(stop.encode()) for stop in until) + 64
+
+        def closes(ids: Sequence[int]) -> bool:
+            tail = tokenizer.decode(list(ids[-reach:]), skip_special_tokens=True)
+            return any(stop in tail for stop in until)
+
+        return closes
+
+    def _answer(self, prepared: Prepared, finished: Finished) -> tuple[str | None, tuple[int, ...], str]:
+        """Text and ids of the answer, cut at end-of-text and at the first stop string, and why it ended."""
+        recipe, until = prepared.recipe, prepared.request.until
+        ids = finished.window_ids
+        cut = next((i for i, token in enumerate(ids) if token in recipe.end_ids), None)
+        answer = ids if cut is None else ids[:cut]
+        mask = recipe.score.mask_token_id
+        stop = finished.row.stop or "length"
+        if stop == "length" and cut is not None:
+            stop = "eos"
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            return None, tuple(i for i in answer if i != mask), stop
+
+        def decode(part: Sequence[int]) -> str:
+            return str(tokenizer.decode(list(part), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+        text = decode(answer)
+        found = [at for at in (text.find(s) for s in until) if at >= 0]
+        if found:
+            text, stop = text[: min(found)], "until"
+            low, high = 0, len(answer)
+            while low < high:
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if len(decode(answer[:middle])) <= len(text) else (low, middle - 1)
+            answer = answer[:low]
+        return text, tuple(i for i in answer if i != mask), stop
+
+
+def _generation(
+    finished: Finished,
+    text: str | None,
+    answer_ids: tuple[int, ...],
+    stop: str,
+    seconds: dict[str, float],
+    ttft: float | None,
+) -> Generation:
+    row = finished.row
+    window = len(finished.window_ids)
+    return Generation(
+        id=finished.job.id,
+        prompt_tokens=row.shape.start,
+        output_ids=finished.window_ids,
+        answer_ids=answer_ids,
+        text=text,
+        answered_tokens=len(answer_ids),
+        committed_tokens=window - finished.residual_masks,
+        residual_masks=finished.residual_masks,
+        forwards=dict(row.forwards),
+        query_positions=row.query_positions,
+        committing_forwards=row.committing_forwards,
+        guaranteed_commits=row.guaranteed,
+        seconds=seconds,
+        ttft_seconds=ttft,
+        stop=stop,
+        trace=Trace(tuple(row.trace_forwards), tuple(row.trace_commits)) if row.traced else None,
+    )
+
+
+def _join(logs: Sequence[EngineLog]) -> EngineLog:
+    """One log of several groups that ran one after the other."""
+    seconds: dict[str, float] = {}
+    for log in logs:
+        for label, value in log.seconds.items():
+            seconds[label] = seconds.get(label, 0.0) + value
+    return EngineLog(
+        tuple(shape for log in logs for shape in log.shapes),
+        sum(log.makespan_seconds for log in logs),
+        sum(log.store_seconds for log in logs),
+        seconds,
+    )

@@ -1,0 +1,1 @@
+"""Clocks, the environment, and the check that count times cost explains the wall time."""

@@ -1,0 +1,144 @@
+"""The clock of a run: a gapless sequence of labelled intervals, and what each request in flight makes of them.
+
+Every interval between two marks belongs to exactly one label and to the requests that took part in it. For a request in
+flight that took no part, the interval is `waiting`. So a request's items add up to its total by construction of the
+marks, and the total is checked against a clock of its own (start and stop times), which the tests do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dllm_audit.records import TIME_ITEMS
+
+
+class Timer(Protocol):
+    """Where time is read. `now` returns a mark; `seconds(a, b)` the time between two marks, valid after `settle`."""
+
+    def now(self) -> Any: ...
+
+    def settle(self) -> None: ...
+
+    def seconds(self, start: Any, stop: Any) -> float: ...
+
+
+class HostTimer:
+    """`perf_counter_ns`, for devices whose work is done when the call returns (the CPU)."""
+
+    def now(self) -> int:
+        return time.perf_counter_ns()
+
+    def settle(self) -> None:
+        return None
+
+    def seconds(self, start: int, stop: int) -> float:
+        return (stop - start) / 1e9
+
+
+class CudaTimer:
+    """Device events on the current stream, read only after `settle`, so that marking never waits for the device."""
+
+    def now(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def settle(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        return start.elapsed_time(stop) / 1e3
+
+
+def timer_for(device_type: str) -> Timer:
+    """The timer that is right for a device type ("cpu", "cuda", "mps")."""
+    return CudaTimer() if device_type == "cuda" else HostTimer()
+
+
+@dataclass
+class Stopwatch:
+    """What one request has seen so far: labelled intervals between marks, without gaps.
+
+    until_first_token: how many of them had passed when its first token was final.
+    """
+
+    intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
+    until_first_token: int | None = None
+
+
+class Clock:
+    """Marks of one run. `mark(label, ids)` closes the interval since the last mark."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        self.open: dict[str, Stopwatch] = {}
+        self._last = timer.now()
+        self._stored = 0.0
+        self._run: list[tuple[str, Any, Any]] = []
+        self.totals: dict[str, float] = {}
+
+    def start(self, id: str) -> None:
+        """Hand over request `id`: its clock starts now."""
+        self.mark("host", ())
+        self.open[id] = Stopwatch()
+
+    def mark(self, label: str, ids: Iterable[str] | None) -> tuple[Any, Any]:
+        """Close the interval since the last mark as `label`, worked on by `ids` (`None`: by all in flight)."""
+        now = self.timer.now()
+        took_part = self.open.keys() if ids is None else set(ids)
+        for id, watch in self.open.items():
+            watch.intervals.append((label if id in took_part else "waiting", self._last, now))
+        self._run.append((label, self._last, now))
+        interval = (self._last, now)
+        self._last = now
+        return interval
+
+    def first_token(self, id: str) -> None:
+        """The first answer position of `id` in reading order is final, as of the last mark."""
+        watch = self.open[id]
+        if watch.until_first_token is None:
+            watch.until_first_token = len(watch.intervals)
+
+    def stop(self, id: str) -> Stopwatch:
+        """The text of `id` is back, as of the last mark."""
+        return self.open.pop(id)
+
+    def pause(self) -> None:
+        """Leave the timed region, for example to store a result. Time until `resume` belongs to nobody."""
+        self.mark("host", None)
+        self.timer.settle()
+        for label, start, stop in self._run:
+            self.totals[label] = self.totals.get(label, 0.0) + self.timer.seconds(start, stop)
+        self._run.clear()
+        self._paused_at = time.perf_counter_ns()
+
+    def resume(self) -> None:
+        """Enter the timed region again."""
+        self._stored += (time.perf_counter_ns() - self._paused_at) / 1e9
+        self._last = self.timer.now()
+
+    @property
+    def paused_seconds(self) -> float:
+        """Time spent outside the timed region so far."""
+        return self._stored
+
+    def items(self, watch: Stopwatch) -> dict[str, float]:
+        """Seconds of a stopped request by item, and "total", the sum of its intervals. Call between pause and resume."""
+        seconds = dict.fromkeys(TIME_ITEMS, 0.0)
+        for label, start, stop in watch.intervals:
+            seconds[label] += self.timer.seconds(start, stop)
+        seconds["total"] = sum(seconds.values())
+        return seconds
+
+    def ttft(self, watch: Stopwatch) -> float | None:
+        """Seconds from hand-over to the first final token, time outside the timed region left out."""
+        if watch.until_first_token is None:
+            return None
+        return sum(self.timer.seconds(start, stop) for _, start, stop in watch.intervals[: watch.until_first_token])

@@ -1,0 +1,1 @@
+"""Checkpoints as transformers modules: family tables, loading, tokenizers, and the embedded models."""

@@ -1,0 +1,183 @@
+"""Model families: which transformers module runs a checkpoint, and how its config and weight names translate.
+
+A family is chosen by the checkpoint's `architectures`, never by `model_type` (LLaDA and LLaDA-MoE both say "llada").
+Nothing in a checkpoint's config chooses code: attention implementation, kernels and remote code are not read from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dllm_audit.errors import ModelError, did_you_mean
+from dllm_audit.models.traits import ModelTraits
+
+ConfigFields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ModelFamily:
+    """One row of the family table.
+
+    architectures: names in config.json that mean this family. module: transformers class, such as "LlamaForCausalLM".
+    config_class: its config class. translate: checkpoint config -> keyword arguments of that class.
+    attention, shift: see ModelTraits. rename: (pattern, replacement) pairs from checkpoint keys to module keys.
+    mask_token_id: the published mask id, for checkpoints whose config leaves it out.
+    """
+
+    name: str
+    summary: str
+    architectures: tuple[str, ...]
+    module: str
+    config_class: str
+    translate: Callable[[ConfigFields], dict[str, Any]]
+    attention: str
+    shift: int
+    rename: tuple[tuple[str, str], ...] = ()
+    mask_token_id: int | None = None
+
+    def module_key(self, checkpoint_key: str) -> str:
+        """The module's name of the weight that the checkpoint calls `checkpoint_key`."""
+        for pattern, replacement in self.rename:
+            checkpoint_key, hits = re.subn(pattern, replacement, checkpoint_key)
+            if hits:
+                break
+        return checkpoint_key
+
+    def traits(self, fields: ConfigFields) -> ModelTraits:
+        """Traits of a checkpoint of this family with config `fields`."""
+        translated = self.translate(fields)
+        ends = fields.get("eos_token_id")
+        end_ids = tuple(ends) if isinstance(ends, list | tuple) else (() if ends is None else (ends,))
+        attention = self.attention
+        return ModelTraits(
+            family=self.name,
+            attention=attention,
+            shift=self.shift,
+            vocab_size=translated["vocab_size"],
+            max_positions=translated["max_position_embeddings"],
+            mask_token_id=fields.get("mask_token_id", self.mask_token_id),
+            end_token_ids=end_ids,
+            bos_token_id=fields.get("bos_token_id"),
+            block_length=fields.get("block_length") if attention == "block" else None,
+        )
+
+
+#: Fields of a transformers-style config that describe the network; anything else in the file is ignored.
+_NETWORK_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
+)
+
+
+def _as_published(fields: ConfigFields) -> dict[str, Any]:
+    return {name: fields[name] for name in _NETWORK_FIELDS if fields.get(name) is not None}
+
+
+def _from_llada(fields: ConfigFields) -> dict[str, Any]:
+    """LLaDA's config in Llama's words. Source: ML-GSAI/LLaDA-8B, configuration_llada.py."""
+    expected = {"block_type": "llama", "activation_type": "silu", "layer_norm_type": "rms", "rope": True}
+    for name, value in expected.items():
+        if fields.get(name, value) != value:
+            raise ModelError(
+                f"This LLaDA config has {name}={fields[name]!r}; only {value!r} is supported. Use a LLaDA-8B style checkpoint."
+            )
+    heads = fields["n_heads"]
+    hidden = fields["d_model"]
+    return {
+        "vocab_size": fields.get("embedding_size") or fields["vocab_size"],
+        "hidden_size": hidden,
+        "intermediate_size": fields.get("mlp_hidden_size") or fields["mlp_ratio"] * hidden,
+        "num_hidden_layers": fields["n_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.get("n_kv_heads") or heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": fields["max_sequence_length"],
+        "rms_norm_eps": fields.get("rms_norm_eps", 1e-5),
+        "rope_theta": fields.get("rope_theta", 10000.0),
+        "attention_bias": bool(fields.get("include_qkv_bias") or fields.get("include_bias")),
+        "mlp_bias": bool(fields.get("include_bias")),
+        "tie_word_embeddings": bool(fields.get("weight_tying", False)),
+    }
+
+
+_LLADA_KEYS = (
+    (r"^model\.transformer\.wte\.", "model.embed_tokens."),
+    (r"^model\.transformer\.ln_f\.", "model.norm."),
+    (r"^model\.transformer\.ff_out\.", "lm_head."),
+    (r"^model\.transformer\.blocks\.(\d+)\.attn_norm\.", r"model.layers.\1.input_layernorm."),
+    (r"^model\.transformer\.blocks\.(\d+)\.ff_norm\.", r"model.layers.\1.post_attention_layernorm."),
+    (r"^model\.transformer\.blocks\.(\d+)\.attn_out\.", r"model.layers.\1.self_attn.o_proj."),
+    (r"^model\.transformer\.blocks\.(\d+)\.([qkv]_proj)\.", r"model.layers.\1.self_attn.\2."),
+    (r"^model\.transformer\.blocks\.(\d+)\.ff_proj\.", r"model.layers.\1.mlp.gate_proj."),
+    (r"^model\.transformer\.blocks\.(\d+)\.up_proj\.", r"model.layers.\1.mlp.up_proj."),
+    (r"^model\.transformer\.blocks\.(\d+)\.ff_out\.", r"model.layers.\1.mlp.down_proj."),
+)
+
+
+def _family(name: str, summary: str, architectures: tuple[str, ...], base: str, **changes: Any) -> ModelFamily:
+    standard: dict[str, Any] = {
+        "module": f"{base}ForCausalLM",
+        "config_class": f"{base}Config",
+        "translate": _as_published,
+        "attention": "causal",
+        "shift": 1,
+    }
+    return ModelFamily(name, summary, architectures, **{**standard, **changes})
+
+
+FAMILIES: tuple[ModelFamily, ...] = (
+    _family(
+        "llada",
+        "LLaDA-8B, LLaDA-1.5: masked diffusion, Llama's network with bidirectional attention",
+        ("LLaDAModelLM",),
+        "Llama",
+        translate=_from_llada,
+        rename=_LLADA_KEYS,
+        attention="bidirectional",
+        shift=0,
+        mask_token_id=126336,
+    ),
+    _family(
+        "llama-block",
+        "block diffusion on Llama's network, block-causal attention on an absolute grid",
+        ("LlamaForBlockDiffusion",),
+        "Llama",
+        attention="block",
+        shift=0,
+    ),
+    _family("llama", "Llama 2 and 3, SmolLM2: autoregressive", ("LlamaForCausalLM",), "Llama"),
+    _family("qwen2", "Qwen2, Qwen2.5: autoregressive", ("Qwen2ForCausalLM",), "Qwen2"),
+    _family("qwen3", "Qwen3: autoregressive", ("Qwen3ForCausalLM",), "Qwen3"),
+)
+
+
+def family_of(fields: ConfigFields, where: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelFamily:
+    """The family of a checkpoint with config `fields`; `where` names it in messages."""
+    architectures = fields.get("architectures") or []
+    known = {name: family for family in families for name in family.architectures}
+    for name in architectures:
+        if name in known:
+            return known[name]
+    if not architectures:
+        raise ModelError(f"{where}: its config.json names no architectures, so the model family is unknown.")
+    raise ModelError(
+        f"{where}: its architecture {architectures[0]!r} belongs to no model family that is installed. "
+        + did_you_mean(architectures[0], known)
+    )

@@ -1,0 +1,273 @@
+"""Find, check and load a model: an embedded one, a folder with safetensors, or a hub id.
+
+Only safetensors are read, remote code is never run, and weights go straight to the device in the target dtype.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit.errors import ModelError, did_you_mean
+from dllm_audit.models.families import FAMILIES, ModelFamily, family_of
+from dllm_audit.models.tiny import EMBEDDED_MODELS
+from dllm_audit.models.traits import ModelTraits
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that was found, not yet loaded. `ref` is what the person typed; `folder` is where its files are."""
+
+    ref: str
+    folder: Path
+    provenance: str
+    revision: str | None
+    fields: dict[str, Any]
+    family: ModelFamily
+    traits: ModelTraits
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to run. `tokenizer` is None where the folder has none; then it takes ids only."""
+
+    source: ModelSource
+    module: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def traits(self) -> ModelTraits:
+        return self.source.traits
+
+    @property
+    def parameters(self) -> int:
+        """Number of distinct parameters."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the parameters occupy as loaded."""
+        return sum(p.numel() * p.element_size() for p in self.module.parameters())
+
+
+def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelSource:
+    """Resolve `ref` to a folder and read its config. Raises ModelError with a sentence for whatever is wrong."""
+    provenance, revision = "folder", None
+    if ref in EMBEDDED_MODELS:
+        folder, provenance = EMBEDDED_MODELS[ref], "embedded"
+    elif Path(ref).is_dir():
+        folder = Path(ref)
+    elif Path(ref).exists():
+        raise ModelError(f"{ref} is a file; a model is a folder with config.json and *.safetensors.")
+    elif _looks_like_hub_id(ref):
+        folder, revision = _from_hub(ref)
+        provenance = "hub"
+    else:
+        raise ModelError(
+            f"There is no model {ref!r}: it is no folder and no embedded model. "
+            + did_you_mean(ref, EMBEDDED_MODELS)
+            + " A hub id looks like 'owner/name'."
+        )
+    fields = _read_config(folder, ref)
+    family = family_of(fields, ref, families)
+    try:
+        traits = family.traits(fields)
+    except KeyError as error:
+        raise ModelError(f"{ref}: its config.json lacks the field {error} that family {family.name!r} needs.") from None
+    if traits.attention == "block" and not traits.block_length:
+        raise ModelError(f"{ref}: a block-diffusion model must state block_length in its config.json.")
+    return ModelSource(ref, folder, provenance, revision, fields, family, traits)
+
+
+def _looks_like_hub_id(ref: str) -> bool:
+    owner, slash, name = ref.partition("/")
+    return bool(owner and slash and name) and "/" not in name and not ref.startswith((".", "~"))
+
+
+def _from_hub(ref: str) -> tuple[Path, str]:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(
+            snapshot_download(
+                ref, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"], etag_timeout=5
+            )
+        )
+    except Exception as error:
+        raise ModelError(
+            f"Model {ref!r} is no folder here and could not be fetched from the hub ({type(error).__name__}). "
+            "Check the name and the network, or give a folder that holds the model."
+        ) from error
+    return folder, folder.name
+
+
+def _read_config(folder: Path, ref: str) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.exists():
+        raise ModelError(f"{ref} has no config.json, so it is not a model folder.")
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(fields, dict):
+        raise ModelError(f"{path} does not hold a JSON object.")
+    return fields
+
+
+def weight_files(folder: Path, ref: str) -> list[Path]:
+    """The safetensors files of a model folder, in name order. Raises ModelError when there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{index} cannot be read: {error}.") from error
+        missing = sorted(name for name in names if os.sep in name or not (folder / name).exists())
+        if missing:
+            raise ModelError(f"{ref} lacks {len(missing)} of its weight files, the first is {missing[0]}. Copy them again.")
+        return [folder / name for name in sorted(names)]
+    model_file = folder / "model.safetensors"
+    if model_file.exists():
+        return [model_file]
+    if files:
+        return files
+    pickled = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    if pickled:
+        raise ModelError(
+            f"{ref} holds pickled weights only ({pickled[0]}), which can run code when opened and are never read. "
+            "Convert them to safetensors with the program that wrote them."
+        )
+    raise ModelError(f"{ref} has a config.json but no *.safetensors file, so there are no weights to load.")
+
+
+def load_model(
+    source: ModelSource, device: str = "cpu", dtype: str = "auto", tokenizer: bool = True
+) -> LoadedModel:
+    """Load weights and tokenizer of `source`. dtype "auto": float32 on a CPU, bfloat16 elsewhere."""
+    import torch
+
+    chosen_device = pick_device(device)
+    chosen_dtype = pick_dtype(dtype, chosen_device)
+    module = _build_module(source, chosen_device, chosen_dtype)
+    _load_weights(module, source, chosen_device, chosen_dtype)
+    module.eval().requires_grad_(False)
+    loaded_tokenizer = load_tokenizer(source.folder) if tokenizer else None
+    return LoadedModel(source, module, loaded_tokenizer, chosen_device, chosen_dtype)
+
+
+def pick_device(name: str) -> torch.device:
+    """auto: the first CUDA device, else Apple's, else the CPU. Raises ModelError when the asked-for one is not there."""
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"There is no device {name!r}. Use auto, cpu, cuda, cuda:N or mps.") from None
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ModelError(
+            f"Device {name!r} is not here: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices. "
+            "Use --device cpu, or install a CUDA build of torch."
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ModelError("Device 'mps' is not here: it needs macOS on Apple silicon. Use --device cpu.")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ModelError(f"Device {name!r} is not supported. Use auto, cpu, cuda, cuda:N or mps.")
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """auto: float32 on a CPU, bfloat16 elsewhere."""
+    import torch
+
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
+        raise ModelError(f"There is no dtype {name!r}. {did_you_mean(name, [*known, 'auto'])}")
+    return known[name]
+
+
+def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """The family's module with empty parameters on the meta device and real buffers on `device`."""
+    import torch
+    import transformers
+
+    fields = source.family.translate(source.fields)
+    try:
+        config = getattr(transformers, source.family.config_class)(**fields)
+        # The attention kernel is ours to choose: a checkpoint's config may name one that does not fit this machine.
+        config._attn_implementation = "sdpa"
+        config.is_causal = False
+        with torch.device("meta"):
+            module = getattr(transformers, source.family.module)(config)
+    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
+        raise ModelError(f"{source.ref}: its config.json does not describe a {source.family.name} model: {error}.") from error
+    # Its frequencies are a buffer that no checkpoint holds, so it cannot stay on the meta device.
+    module.model.rotary_emb = type(module.model.rotary_emb)(config).to(device)
+    return module
+
+
+def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.device, dtype: torch.dtype) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    expected = {name: tuple(p.shape) for name, p in module.state_dict().items()}
+    state = {}
+    for path in weight_files(source.folder, source.ref):
+        try:
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                for key in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                    name = source.family.module_key(key)
+                    if name not in expected:
+                        continue
+                    tensor = file.get_tensor(key)
+                    if tuple(tensor.shape) != expected[name]:
+                        raise ModelError(
+                            f"{path.name}: {key} has shape {tuple(tensor.shape)}, but config.json means "
+                            f"{expected[name]}. The config and the weights do not belong together."
+                        )
+                    state[name] = tensor.to(dtype)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} cannot be read as safetensors ({error}). It may be cut off: copy it again.") from error
+    tied = bool(source.family.translate(source.fields).get("tie_word_embeddings", False))
+    if "lm_head.weight" not in state and "model.embed_tokens.weight" in state and tied:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    missing = sorted(set(expected) - set(state))
+    if missing:
+        raise ModelError(
+            f"{source.ref} lacks {len(missing)} of {len(expected)} weights that a {source.family.name} model has, "
+            f"the first is {missing[0]}. It may be another kind of model, or a file may be missing."
+        )
+    module.load_state_dict(state, assign=True)
+    if tied:
+        module.lm_head.weight = module.model.embed_tokens.weight
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model folder, or None where it has none. Never runs remote code."""
+    import transformers
+
+    if (folder / "tokenizer.json").exists():
+        cls: Any = transformers.PreTrainedTokenizerFast
+    elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        # Dream and DiffuCoder ship Qwen2's files under a tokenizer class of their own.
+        cls = transformers.Qwen2Tokenizer
+    else:
+        return None
+    try:
+        return cls.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except Exception as error:
+        raise ModelError(f"The tokenizer in {folder} cannot be read: {error}.") from error

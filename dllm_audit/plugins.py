@@ -1,0 +1,74 @@
+"""Find the plugins and what they add. A plugin that breaks is reported and left out; the others work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from dllm_audit import hookspecs
+
+if TYPE_CHECKING:
+    from dllm_audit.backend import Backend
+    from dllm_audit.models.families import ModelFamily
+
+GROUP = "dllm_audit"
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """What the installed plugins add. origins: backend name -> where it was registered. problems: one sentence each."""
+
+    backends: dict[str, Backend]
+    families: tuple[ModelFamily, ...]
+    origins: dict[str, str]
+    problems: tuple[str, ...]
+
+
+def get_plugin_manager() -> tuple[pluggy.PluginManager, list[str]]:
+    """A manager with every entry point of the group registered, and a sentence for each that could not be."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    problems = []
+    # The same distribution can be on the path twice (an editable install beside its metadata): count it once.
+    entries = {(entry.name, entry.value): entry for entry in metadata.entry_points(group=GROUP)}
+    for (name, value), entry in sorted(entries.items()):
+        try:
+            manager.register(entry.load(), name=name)
+        except Exception as error:  # a plugin is foreign code: whatever it raises must not end the program
+            problems.append(f"Plugin {name!r} ({value}) is left out: {type(error).__name__}: {error}")
+    return manager, problems
+
+
+def load_plugins() -> Plugins:
+    """Everything that the installed plugins add: the built-in backends and families, and anybody's."""
+    from dllm_audit.models.families import FAMILIES
+
+    manager, problems = get_plugin_manager()
+    backends: dict[str, Backend] = {}
+    origins: dict[str, str] = {}
+    for plugin, backend in _collect(manager, "dllm_audit_backends", problems):
+        if backend.name in backends:
+            problems.append(
+                f"Backend {backend.name!r} of plugin {plugin!r} is left out: {origins[backend.name]} has that name."
+            )
+            continue
+        backends[backend.name] = backend
+        origins[backend.name] = f"plugin {plugin!r}"
+    families = [*FAMILIES, *(family for _, family in _collect(manager, "dllm_audit_model_families", problems))]
+    return Plugins(backends, tuple(families), origins, tuple(problems))
+
+
+def _collect(manager: pluggy.PluginManager, hook: str, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """(plugin name, item) for every item that an implementation of `hook` returns."""
+    for implementation in getattr(manager.hook, hook).get_hookimpls():
+        try:
+            items = list(implementation.function())
+        except Exception as error:  # foreign code, as above
+            problems.append(f"Plugin {implementation.plugin_name!r}: {hook} failed: {type(error).__name__}: {error}")
+            continue
+        for item in items:
+            yield implementation.plugin_name, item

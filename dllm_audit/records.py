@@ -1,0 +1,165 @@
+"""What a decoder is asked, what it answers, and what that cost. Standard library only.
+
+Counts and times follow the measuring rules of the README ("How it measures"): every counter has one meaning,
+and every second of a request belongs to exactly one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Kinds of forward pass, in the order in which they are shown.
+FORWARD_KINDS = ("prefill", "denoise", "refresh", "commit", "cfg")
+
+#: Items of a request's clock, in the order in which they are shown. They add up to the total.
+TIME_ITEMS = (
+    "waiting",
+    "tokenise",
+    "prefill",
+    "denoise",
+    "refresh",
+    "commit",
+    "sampling",
+    "host",
+    "detokenise",
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to decode: a prompt, optionally a suffix to infill before, and its own settings.
+
+    Exactly one of `prompt` (text) and `prompt_ids` is given; likewise at most one of `suffix` and `suffix_ids`.
+    `until`: stop strings; the text is cut before the first of them.
+    `settings`: decode settings that override those of the run for this request alone.
+    `key`: address of the request by content; the seed of its random draws is derived from it.
+    """
+
+    id: str
+    prompt: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    suffix: str | None = None
+    suffix_ids: tuple[int, ...] | None = None
+    until: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward pass as a row saw it. `width`: query positions of this row; `block`: index of its block."""
+
+    kind: str
+    width: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A token that became final. `step`: index of this row's forward; `position` counts from the first prompt token.
+
+    `confidence`: the score by which the decoder ranked it (a probability unless another confidence was asked for).
+    """
+
+    step: int
+    position: int
+    token: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Every forward and every commit of one row, in order."""
+
+    forwards: tuple[Forward, ...]
+    commits: tuple[Commit, ...]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The answer to one request, with what it cost.
+
+    output_ids: every canvas position after the prompt (before the suffix) in the blocks that were decoded, untrimmed.
+    answer_ids: output ids cut at the first end-of-text token, or at the token in which the first stop string begins.
+    answered_tokens: length of `answer_ids`, mask tokens left out. committed_tokens: positions committed in the window.
+    residual_masks: positions of decoded blocks that still hold a mask (only a `compat` program leaves any).
+    forwards: forward passes of this row by kind. query_positions: sum of their widths.
+    committing_forwards: those that may commit a token (the denominator of tau).
+    guaranteed_commits: commits whose forward met (n+1)(1-c) <= 1 (Fast-dLLM, arXiv 2505.22618, Theorem 1).
+    seconds: items of `TIME_ITEMS` and "total", the time between handing over the request and having its text.
+    ttft_seconds: until the first answer position in reading order was final inside the decoder. None: nothing answered.
+    stop: "length", "eos" or "until".
+    """
+
+    id: str
+    prompt_tokens: int
+    output_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    text: str | None
+    answered_tokens: int
+    committed_tokens: int
+    residual_masks: int
+    forwards: Mapping[str, int]
+    query_positions: int
+    committing_forwards: int
+    guaranteed_commits: int
+    seconds: Mapping[str, float]
+    ttft_seconds: float | None
+    stop: str
+    trace: Trace | None = None
+
+    @property
+    def nfe(self) -> int:
+        """Number of forward evaluations of this row, all kinds."""
+        return sum(self.forwards.values())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that could not be decoded: recorded and counted, never silently gone from an average."""
+
+    id: str
+    type: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ForwardShape:
+    """How often a forward of this shape ran, and the seconds it took, over a whole run.
+
+    width: query positions per row (the widest row of the batch). rows: rows of the batch.
+    decided: positions whose logits were computed, summed over all forwards of the shape.
+    """
+
+    kind: str
+    width: int
+    rows: int
+    count: int
+    seconds: float
+    decided: int
+
+
+@dataclass(frozen=True)
+class EngineLog:
+    """What an engine did during one run, beside the requests' own records.
+
+    makespan_seconds: from the first request's hand-over to the last answer; storing results is left out.
+    store_seconds: time spent storing results, outside every clock.
+    """
+
+    shapes: tuple[ForwardShape, ...]
+    makespan_seconds: float
+    store_seconds: float
+    seconds: Mapping[str, float]
+
+    @property
+    def batch_forwards(self) -> int:
+        """Forward passes of the batch, all kinds."""
+        return sum(shape.count for shape in self.shapes)
+
+    @property
+    def row_slots(self) -> int:
+        """Sum over forwards of the rows that took part."""
+        return sum(shape.count * shape.rows for shape in self.shapes)

@@ -1,0 +1,237 @@
+"""Decode settings: one spelling on the command line, in YAML, JSON and the database.
+
+`SETTINGS` declares the settings of the core. A backend says which of them it understands, with its defaults, and may
+declare settings of its own. Whatever a backend does not declare is an error, never silently ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dllm_audit.errors import SettingError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One decode setting. `minimum` and `maximum` are inclusive; `open_minimum` excludes the bound itself."""
+
+    name: str
+    type: type
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    open_minimum: bool = False
+
+    def parse(self, value: Any) -> Any:
+        """Turn `value` (a string from the command line, or a JSON value) into this setting's type, or raise."""
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        parsed = self._convert(value)
+        if self.choices and parsed not in self.choices:
+            raise SettingError(
+                f"Setting {self.name}={value!r} is not one of {', '.join(self.choices)}. "
+                + did_you_mean(str(value), self.choices)
+            )
+        if self.minimum is not None and (
+            parsed < self.minimum or (self.open_minimum and parsed == self.minimum)
+        ):
+            raise SettingError(
+                f"Setting {self.name}={value} is too small: it must be "
+                f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}."
+            )
+        if self.maximum is not None and parsed > self.maximum:
+            raise SettingError(f"Setting {self.name}={value} is too large: it must be at most {self.maximum:g}.")
+        return parsed
+
+    def _convert(self, value: Any) -> Any:
+        wrong = SettingError(f"Setting {self.name}={value!r} is not {_TYPE_NAMES[self.type]}. {self.help}")
+        if self.type is bool:
+            if isinstance(value, bool):
+                return value
+            if str(value).lower() in ("true", "yes", "on", "1"):
+                return True
+            if str(value).lower() in ("false", "no", "off", "0"):
+                return False
+            raise wrong
+        if isinstance(value, bool):
+            raise wrong
+        if self.type is str:
+            return str(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise wrong from None
+        if not math.isfinite(number):
+            raise wrong
+        if self.type is int:
+            if number != int(number):
+                raise wrong
+            return int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else int(number)
+        return number
+
+
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("gen_length", int, "Positions to generate.", minimum=1),
+    Setting("block_length", int, "Positions per block; blocks are decoded left to right.", minimum=1),
+    Setting("steps", int, "Denoising steps over all blocks; divides by the number of blocks.", minimum=1),
+    Setting("steps_per_block", int, "Denoising steps of each block.", minimum=1),
+    Setting("tokens_per_step", int, "Tokens committed per step (fixed-k).", minimum=1),
+    Setting(
+        "threshold",
+        float,
+        "Commit every token whose confidence reaches this; outranks the steps.",
+        minimum=0,
+        maximum=1,
+    ),
+    Setting(
+        "factor",
+        float,
+        "Commit the n most confident while (n+1)(1-c) < factor; outranks the threshold.",
+        minimum=0,
+        open_minimum=True,
+    ),
+    Setting("temperature", float, "0 is greedy; above 0 adds Gumbel noise per request.", minimum=0),
+    Setting("cfg_scale", float, "Strength of classifier-free guidance; doubles the forwards.", minimum=0),
+    Setting(
+        "confidence",
+        str,
+        "How sure a proposal is.",
+        choices=("probability", "margin", "entropy", "random"),
+    ),
+    Setting(
+        "confidence_dtype",
+        str,
+        "Number format of the softmax behind the confidence.",
+        choices=("float32", "float64", "model"),
+    ),
+    Setting(
+        "eos",
+        str,
+        "Whether end-of-text is held back: its logits, or only its confidence.",
+        choices=("keep", "suppress_logits", "suppress_confidence"),
+    ),
+    Setting("stop_at_eos", bool, "End a row when a closed block holds end-of-text."),
+    Setting("eos_token_id", int, "End-of-text id; default the model's.", minimum=0),
+    Setting("eot_token_id", int, "End-of-turn id; default the model's.", minimum=0),
+    Setting("mask_token_id", int, "Mask id; default the model's.", minimum=0),
+    Setting(
+        "compat",
+        str,
+        "Reproduce a published program with its quirks instead of its paper.",
+        choices=("llada", "fast-dllm"),
+    ),
+)
+
+CORE_SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+#: How the work of a block may be bounded; at most one may be given.
+STEP_SETTINGS = ("steps", "steps_per_block", "tokens_per_step")
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """The settings of one request, resolved. `None` means: not set. `own` holds what the backend itself declares."""
+
+    gen_length: int = 128
+    block_length: int | None = None
+    steps: int | None = None
+    steps_per_block: int | None = None
+    tokens_per_step: int | None = None
+    threshold: float | None = None
+    factor: float | None = None
+    temperature: float = 0.0
+    cfg_scale: float = 0.0
+    confidence: str = "probability"
+    confidence_dtype: str = "float32"
+    eos: str = "keep"
+    stop_at_eos: bool = False
+    eos_token_id: int | None = None
+    eot_token_id: int | None = None
+    mask_token_id: int | None = None
+    compat: str | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Resolved settings, with where each value came from and which given ones were outranked.
+
+    sources: name -> "option", "task" or "default". overridden: names that were given but outranked.
+    """
+
+    settings: DecodeSettings
+    sources: Mapping[str, str]
+    overridden: tuple[str, ...]
+    declared: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The declared settings as plain JSON values, ready to be stored."""
+        values = {**dataclasses.asdict(self.settings), **self.settings.own}
+        out = {name: values[name] for name in self.declared}
+        if self.overridden:
+            out["overridden"] = list(self.overridden)
+        return out
+
+
+def parse_settings(
+    given: Mapping[str, Any], declared: Mapping[str, Any], own: tuple[Setting, ...], backend: str
+) -> dict[str, Any]:
+    """Check names and values of `given` against what `backend` declares; return parsed values."""
+    known = {name: CORE_SETTINGS[name] for name in declared if name in CORE_SETTINGS}
+    known.update({setting.name: setting for setting in own})
+    parsed = {}
+    for name, value in given.items():
+        if name not in known:
+            why = (
+                f"Backend {backend!r} has no setting {name!r}"
+                if name in CORE_SETTINGS
+                else f"There is no setting {name!r} (backend {backend!r})"
+            )
+            raise SettingError(f"{why}. {did_you_mean(name, known)}")
+        parsed[name] = known[name].parse(value)
+    return parsed
+
+
+def resolve_settings(
+    given: Mapping[str, Any],
+    *,
+    declared: Mapping[str, Any],
+    own: tuple[Setting, ...] = (),
+    backend: str,
+    task_gen_length: int | None = None,
+) -> Resolution:
+    """Combine options, the task's answer length and the backend's defaults; explicit beats task beats default.
+
+    Raises SettingError for an unknown name, a bad value, or settings that exclude each other.
+    """
+    parsed = {k: v for k, v in parse_settings(given, declared, own, backend).items() if v is not None}
+    counts = [name for name in STEP_SETTINGS if name in parsed]
+    if len(counts) > 1:
+        raise SettingError(f"Settings {' and '.join(counts)} say the same thing in two ways: give only one of them.")
+    values: dict[str, Any] = dict(declared)
+    values.update({setting.name: declared.get(setting.name) for setting in own})
+    sources = dict.fromkeys(values, "default")
+    if task_gen_length is not None and "gen_length" in declared:
+        values["gen_length"], sources["gen_length"] = task_gen_length, "task"
+    for name, value in parsed.items():
+        values[name], sources[name] = value, "option"
+    if counts:
+        for name in STEP_SETTINGS:
+            if name in values and name not in counts:
+                values[name] = None
+    overridden = []
+    if values.get("factor") is not None:
+        overridden = [n for n in ("threshold", *STEP_SETTINGS) if values.get(n) is not None and sources[n] != "default"]
+    elif values.get("threshold") is not None:
+        overridden = [n for n in STEP_SETTINGS if values.get(n) is not None and sources[n] != "default"]
+    own_names = {setting.name for setting in own}
+    core = {name: value for name, value in values.items() if name not in own_names}
+    settings = DecodeSettings(**core, own={name: values[name] for name in own_names})
+    return Resolution(settings, sources, tuple(overridden), tuple(values))

@@ -1,0 +1,1 @@
+"""The built-in decoder backends, one module each, registered by the same entry points as anybody's."""
