@@ -1,1 +1,1 @@
-"""."""
+"""The results file. The only place that imports duckdb."""

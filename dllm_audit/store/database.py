@@ -1,0 +1,342 @@
+"""One DuckDB file with every run, request, forward shape, answer and metric.
+
+A request is stored as soon as it is finished, in a transaction of its own, so that a killed run loses nothing that had
+ended. One process writes at a time; that is DuckDB's rule, and the message then names the process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from dllm_audit.errors import StoreError, did_you_mean
+from dllm_audit.records import TIME_ITEMS, EngineLog, Failure, ForwardShape, Generation
+
+#: Kinds of forward that have a column of their own.
+_KIND_COLUMNS = ("prefill", "denoise", "refresh", "commit", "cfg")
+
+
+def now() -> dt.datetime:
+    """The present time in UTC, without a zone, as the database keeps it."""
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None)
+
+
+def migrations() -> list[tuple[int, str, str]]:
+    """(version, name, SQL) of every migration, in order."""
+    found = []
+    for file in resources.files("dllm_audit.store").joinpath("migrations").iterdir():
+        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", file.name)
+        if match:
+            found.append((int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return sorted(found)
+
+
+class Store:
+    """An open results file. Use as a context manager; every method raises StoreError with a sentence."""
+
+    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, writable: bool) -> None:
+        self.path = path
+        self.writable = writable
+        self._connection = connection
+
+    @staticmethod
+    def open(path: Path | str, write: bool = False) -> Store:
+        """Open `path`; with `write`, create it if need be and bring its schema up to date.
+
+        Reading an older schema is done by upgrading it, so a file that cannot be written must have the newest one.
+        """
+        path = Path(path)
+        if not write and not path.exists():
+            raise StoreError(f"There are no results in {path}. Make some with: dllm-audit run --backend dualcache --task gsm_mini")
+        if write and not path.parent.is_dir():
+            raise StoreError(f"The folder {path.parent} for the results file does not exist. Make it, or give another --db.")
+        known = migrations()
+        newest = known[-1][0]
+        connection = _connect(path, write)
+        store = Store(path, connection, write)
+        try:
+            version = store._version()
+            if version > newest:
+                raise StoreError(
+                    f"{path} was written by a newer dllm-audit (schema {version}, this one knows {newest}). Upgrade dllm-audit."
+                )
+            if version < newest and not write:
+                connection.close()
+                with Store.open(path, write=True):
+                    pass
+                return Store.open(path)
+            for number, name, sql in known:
+                if number > version:
+                    store._migrate(number, name, sql)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close the file. Nothing is lost: every change was committed when it was made."""
+        self._connection.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _version(self) -> int:
+        tables = {row[0] for row in self._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+        if "schema_migrations" not in tables:
+            if tables:
+                raise StoreError(f"{self.path} is a DuckDB file of something else. Give another --db.")
+            return 0
+        return self._connection.execute("SELECT coalesce(max(version), 0) FROM schema_migrations").fetchone()[0]  # type: ignore[index]
+
+    def _migrate(self, number: int, name: str, sql: str) -> None:
+        with self._transaction():
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations "
+                "(version INTEGER PRIMARY KEY, name VARCHAR NOT NULL, applied_at TIMESTAMP NOT NULL)"
+            )
+            self._connection.execute(sql)
+            self._connection.execute("INSERT INTO schema_migrations VALUES (?, ?, ?)", [number, name, now()])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. Raises StoreError when it could not be kept (a full disk, a file that was taken away)."""
+        try:
+            self._connection.execute("BEGIN")
+            yield
+            self._connection.execute("COMMIT")
+        except duckdb.Error as error:
+            try:
+                self._connection.execute("ROLLBACK")
+            except duckdb.Error:
+                # The failed statement may have ended the transaction already; what counts is the first error.
+                pass
+            raise StoreError(
+                f"{self.path} could not be written: {_first_line(error)} What was stored before is kept; "
+                "make room or give another --db, then go on with --resume."
+            ) from error
+
+    def _insert(self, table: str, values: Mapping[str, Any]) -> None:
+        names = ", ".join(values)
+        marks = ", ".join("?" for _ in values)
+        self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+
+    # -- writing --
+
+    def begin_run(self, run: Mapping[str, Any]) -> None:
+        """Store a new run. `run` has the columns of table `runs` that are known at the start; dicts become JSON."""
+        values = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in run.items()}
+        with self._transaction():
+            self._insert("runs", {**values, "status": "running", "sittings": 1, "started_at": now()})
+
+    def resume_run(self, run_id: str) -> int:
+        """Reopen an unfinished run; returns the number of this sitting."""
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE runs SET sittings = sittings + 1, status = 'running' WHERE run_id = ?", [run_id]
+            )
+            # A request that failed is tried again; one that was answered is never repeated.
+            self._connection.execute("DELETE FROM requests WHERE run_id = ? AND error_type IS NOT NULL", [run_id])
+        return int(self.run(run_id)["sittings"])
+
+    def add_result(
+        self,
+        run_id: str,
+        ordinal: int,
+        sitting: int,
+        key: str,
+        doc_id: int | None,
+        prompt: str,
+        prompt_sha256: str,
+        result: Generation | Failure,
+    ) -> None:
+        """Store one finished request, answered or failed."""
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "ordinal": ordinal,
+            "request_key": key,
+            "sitting": sitting,
+            "doc_id": doc_id,
+            "prompt": prompt,
+            "prompt_sha256": prompt_sha256,
+            "finished_at": now(),
+        }
+        if isinstance(result, Failure):
+            values |= {"error_type": result.type, "error_message": result.message}
+        else:
+            values |= {
+                "text": result.text,
+                "output_ids": list(result.output_ids),
+                "stop": result.stop,
+                "prompt_tokens": result.prompt_tokens,
+                "answered_tokens": result.answered_tokens,
+                "answered_characters": len(result.text or ""),
+                "committed_tokens": result.committed_tokens,
+                "residual_masks": result.residual_masks,
+                "committing_forwards": result.committing_forwards,
+                "guaranteed_commits": result.guaranteed_commits,
+                "query_positions": result.query_positions,
+                "total_seconds": result.seconds["total"],
+                "ttft_seconds": result.ttft_seconds,
+            }
+            values |= {f"{kind}_forwards": result.forwards.get(kind, 0) for kind in _KIND_COLUMNS}
+            values |= {f"{item}_seconds": result.seconds[item] for item in TIME_ITEMS}
+        with self._transaction():
+            self._insert("requests", values)
+
+    def add_trace(self, run_id: str, ordinal: int, result: Generation) -> None:
+        """Store the step trace of a request that was decoded again for it."""
+        if result.trace is None:
+            return
+        forwards = [(run_id, ordinal, n, f.kind, f.width, f.block) for n, f in enumerate(result.trace.forwards)]
+        commits = [(run_id, ordinal, c.step, c.position, c.token, c.confidence) for c in result.trace.commits]
+        with self._transaction():
+            for table, rows in (("trace_forwards", forwards), ("trace_commits", commits)):
+                self._connection.execute(f"DELETE FROM {table} WHERE run_id = ? AND ordinal = ?", [run_id, ordinal])
+                self._extend(table, rows)
+
+    def add_log(self, run_id: str, sitting: int, log: EngineLog) -> None:
+        """Store what the engine did in one sitting; makespans of several sittings add up."""
+        with self._transaction():
+            self._connection.execute("DELETE FROM forward_shapes WHERE run_id = ? AND sitting = ?", [run_id, sitting])
+            self._extend("forward_shapes", [(run_id, sitting, *_shape_row(shape)) for shape in log.shapes])
+            self._connection.execute(
+                "UPDATE runs SET makespan_seconds = coalesce(makespan_seconds, 0) + ?, "
+                "store_seconds = coalesce(store_seconds, 0) + ? WHERE run_id = ?",
+                [log.makespan_seconds, log.store_seconds, run_id],
+            )
+
+    def add_scores(
+        self, run_id: str, answers: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Store the answers and metrics of a run, replacing earlier ones of the same run."""
+        with self._transaction():
+            for table, rows in (("answers", answers), ("metrics", metrics)):
+                self._connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
+                for row in rows:
+                    self._insert(table, {"run_id": run_id, **row})
+
+    def end_run(self, run_id: str, status: str) -> None:
+        """Say how a run ended: complete, interrupted or failed."""
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE runs SET status = ?, ended_at = ? WHERE run_id = ?", [status, now(), run_id]
+            )
+
+    def _extend(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            marks = ", ".join("?" for _ in rows[0])
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+    # -- reading --
+
+    def query(self, sql: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        """Rows of a SELECT as dicts by column name."""
+        try:
+            cursor = self._connection.execute(sql, list(parameters))
+        except duckdb.Error as error:
+            raise StoreError(f"{self.path} could not be read: {_first_line(error)}") from error
+        names = [column[0] for column in cursor.description or []]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run, oldest first; settings, sources and manifest parsed."""
+        return [_parsed(row) for row in self.query("SELECT * FROM runs ORDER BY started_at, run_id")]
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """One run, by its id or by a beginning of it that no other run has."""
+        rows = self.query("SELECT * FROM runs WHERE starts_with(run_id, ?) ORDER BY run_id", [run_id])
+        exact = [row for row in rows if row["run_id"] == run_id]
+        if exact or len(rows) == 1:
+            return _parsed((exact or rows)[0])
+        known = [row["run_id"] for row in self.query("SELECT run_id FROM runs")]
+        if rows:
+            raise StoreError(f"Several runs begin with {run_id!r}: {', '.join(r['run_id'] for r in rows[:5])}. Type more of it.")
+        raise StoreError(f"There is no run {run_id!r} in {self.path}. {did_you_mean(run_id, known)}")
+
+    def requests(self, run_id: str) -> list[dict[str, Any]]:
+        """Stored requests of a run in the task's order."""
+        return self.query("SELECT * FROM requests WHERE run_id = ? ORDER BY ordinal", [run_id])
+
+    def shapes(self, run_id: str) -> list[ForwardShape]:
+        """Forward shapes of a run, sittings added up."""
+        rows = self.query(
+            "SELECT kind, width, rows, sum(count)::BIGINT AS count, sum(seconds) AS seconds, sum(decided)::BIGINT AS decided "
+            "FROM forward_shapes WHERE run_id = ? GROUP BY ALL ORDER BY kind, width, rows",
+            [run_id],
+        )
+        return [ForwardShape(**row) for row in rows]
+
+    def answers(self, run_id: str) -> list[dict[str, Any]]:
+        """Scored answers of a run: one row per document, filter and metric."""
+        return self.query("SELECT * FROM answers WHERE run_id = ? ORDER BY doc_id, filter, metric", [run_id])
+
+    def metrics(self, run_id: str) -> list[dict[str, Any]]:
+        """Aggregated metrics of a run."""
+        return self.query("SELECT * FROM metrics WHERE run_id = ? ORDER BY metric, filter", [run_id])
+
+    def trace(self, run_id: str, ordinal: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """(forwards, commits) of a traced request; both empty when it was not traced."""
+        where = "WHERE run_id = ? AND ordinal = ? ORDER BY step"
+        return (
+            self.query(f"SELECT * FROM trace_forwards {where}", [run_id, ordinal]),
+            self.query(f"SELECT * FROM trace_commits {where}, position", [run_id, ordinal]),
+        )
+
+    def unfinished(self, content_key: str) -> dict[str, Any] | None:
+        """The newest run with this content, for --resume; None when there is none. It may be complete."""
+        rows = self.query("SELECT * FROM runs WHERE content_key = ? ORDER BY started_at DESC LIMIT 1", [content_key])
+        return _parsed(rows[0]) if rows else None
+
+    def export_tables(self) -> tuple[str, ...]:
+        """Names of the tables that hold results."""
+        return ("runs", "requests", "forward_shapes", "trace_forwards", "trace_commits", "answers", "metrics")
+
+    def copy_table(self, table: str, target: Path, format: str) -> None:
+        """Write a whole table to `target` as parquet, csv or json."""
+        assert table in self.export_tables()
+        options = {"parquet": "FORMAT parquet", "csv": "FORMAT csv, HEADER", "json": "FORMAT json, ARRAY true"}[format]
+        try:
+            self._connection.execute(f"COPY (SELECT * FROM {table}) TO ? ({options})", [str(target)])
+        except duckdb.Error as error:
+            raise StoreError(f"{target} could not be written: {_first_line(error)}") from error
+
+
+def _shape_row(shape: ForwardShape) -> tuple[Any, ...]:
+    return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided)
+
+
+def _parsed(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, **{name: json.loads(row[name]) for name in ("settings", "setting_sources", "manifest")}}
+
+
+def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
+    try:
+        return duckdb.connect(str(path), read_only=not write)
+    except duckdb.Error as error:
+        message = str(error)
+        holder = re.search(r"held in (.*?)\s*\(PID (\d+)\)", message)
+        if "lock on file" in message:
+            who = f"the process {holder[2]} ({holder[1]})" if holder else "another process"
+            raise StoreError(
+                f"{path} is being written by {who}. Wait until it has ended, or give another --db; "
+                "a report or table can be made afterwards."
+            ) from error
+        if "not a valid DuckDB" in message or "Corrupt" in message or "checksum" in message.lower():
+            raise StoreError(f"{path} is no readable DuckDB file: {_first_line(error)} Give another --db.") from error
+        raise StoreError(f"{path} could not be opened: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().splitlines()[0].strip()
+    return line if line.endswith((".", "!")) else line + "."
