@@ -52,11 +52,14 @@ class Answer:
 class DisclosureScore:
     """How much of what could be judged the source discloses.
 
-    `share` is in 0..1, or None when nothing could be judged; `judged` counts the questions that went into it.
+    `share` is in 0..1, or None when nothing could be judged. It says little where most fields are unknown,
+    so show it together with the counts: `judged_fields` went into it, `unknown_fields` were unreadable or
+    not recorded.
     """
 
     share: float | None
-    judged: int
+    judged_fields: int
+    unknown_fields: int
 
 
 _CREDIT = {Status.ANSWERED: 1.0, Status.PARTLY: 0.5, Status.NOT_STATED: 0.0}
@@ -79,7 +82,12 @@ def disclosure_score(answers: Sequence[Answer]) -> DisclosureScore:
         credits = [_CREDIT[part.status] for part in answer.parts if part.status in _CREDIT]
         if credits:
             shares.append(sum(credits) / len(credits))
-    return DisclosureScore(sum(shares) / len(shares) if shares else None, len(shares))
+    statuses = [part.status for answer in answers for part in answer.parts]
+    return DisclosureScore(
+        share=sum(shares) / len(shares) if shares else None,
+        judged_fields=sum(status in _CREDIT for status in statuses),
+        unknown_fields=sum(status in (Status.UNREADABLE, Status.NOT_RECORDED) for status in statuses),
+    )
 
 
 def _concurrency(claim: Claim) -> Answer:

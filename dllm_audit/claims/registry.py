@@ -142,16 +142,15 @@ def _explain(path: Path, document: Document, error: ValidationError) -> Iterator
         kind = item["type"]
         where = ".".join(map(str, place[:-1] if kind in ("missing", "extra_forbidden") else place))
         line = _line_of(place, document.lines)
-        yield ClaimProblem(path, line, f"{where or 'claim'}: {_sentence(item, place)}.")
+        sentence = f"{where or 'claim'}: {_sentence(item, place)}"
+        yield ClaimProblem(path, line, sentence if sentence.endswith(("?", ".")) else f"{sentence}.")
 
 
 def _sentence(item: Any, place: FieldPath) -> str:
-    """The middle of a sentence about one thing that pydantic found, without the final full stop."""
+    """The end of a sentence about one thing that pydantic found; a full stop may be missing."""
     kind, value = item["type"], item["input"]
     if kind == "extra_forbidden":
-        return (
-            f"unknown field {place[-1]!r}. {did_you_mean(str(place[-1]), _fields_at(place[:-1])).rstrip('.')}"
-        )
+        return f"unknown field {place[-1]!r}. {did_you_mean(str(place[-1]), _fields_at(place[:-1]))}"
     if kind == "missing":
         return f"the field {place[-1]!r} is missing; where there is no answer, write which of {_gaps()} it is"
     if kind == "value_error":
@@ -181,7 +180,7 @@ def _not_a_quantity(value: Any) -> str:
         )
     return (
         f"is {value!r}; write a number, a group with qualifier and wording, or one of {_gaps()}. "
-        f"{did_you_mean(str(value), list(Gap)).rstrip('.')}"
+        f"{did_you_mean(str(value), list(Gap))}"
     )
 
 

@@ -22,7 +22,9 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
+    field_serializer,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -374,6 +376,10 @@ class Claim(Strict):
     replications: list[Replication] = []
     recipe: Recipe | None = None
     notes: Text | None = None
+
+    @field_serializer("baseline", "quality", mode="wrap")
+    def _none_is_a_word(self, section: Strict | None, serialize: SerializerFunctionWrapHandler) -> Any:
+        return "none" if section is None else serialize(section)
 
     @property
     def about_speed(self) -> bool:

@@ -1,0 +1,104 @@
+import pytest
+
+from dllm_audit.claims.document import MAXIMUM_BYTES, DocumentError, parse_document, read_document
+
+
+def refusal(text):
+    with pytest.raises(DocumentError) as caught:
+        parse_document(text)
+    return caught.value.line, str(caught.value)
+
+
+def test_words_and_dates_stay_text_and_only_plain_numbers_are_numbers():
+    document = parse_document(
+        "a: yes\nb: 2025-05-28\nc: 27.6\nd: 1024\ne: 1e3\nf: 1:30\ng: 27.6x\nh: true\ni:\n"
+    )
+    assert document.data == {
+        "a": "yes",
+        "b": "2025-05-28",
+        "c": 27.6,
+        "d": 1024,
+        "e": 1000.0,
+        "f": "1:30",
+        "g": "27.6x",
+        "h": True,
+        "i": None,
+    }
+
+
+def test_every_field_and_list_item_has_its_line():
+    lines = parse_document("a: 1\nb:\n  c: 2\n  d:\n    - x\n    - {e: 3}\n").lines
+    assert lines[("b", "c")] == 3
+    assert lines[("b", "d", 1)] == 6
+    assert lines[("b", "d", 1, "e")] == 6
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!!binary", "!!set", "!mine"]
+)
+def test_tags_that_construct_objects_are_refused_and_nothing_runs(tag):
+    line, message = refusal(f"a: 1\nb: {tag} [x]\n")
+    assert line == 2
+    assert message.endswith("is not allowed: a claim file holds text and numbers only.")
+
+
+def test_anchors_and_aliases_are_refused_before_they_multiply():
+    assert refusal("a: &x [1, 2]\nb: [*x, *x]\n") == (
+        2,
+        "Anchors and aliases (&name, *name) are not allowed.",
+    )
+
+
+def test_a_field_given_twice_is_refused_with_both_lines():
+    assert refusal("value: 1\nunit: x\nvalue: 2\n") == (
+        3,
+        "The field 'value' is given twice, first on line 1.",
+    )
+
+
+def test_broken_yaml_is_refused_with_its_line():
+    line, message = refusal("a: 1\nb: [1, 2\nc: 3\n")
+    assert line == 3
+    assert message.startswith("This is not valid YAML: ")
+
+
+def test_a_number_that_its_tag_denies_is_refused():
+    assert refusal("a: !!int abc\n") == (1, "'abc' is not a int.")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("", "empty"), ("- a\n", "a list"), ("words\n", "a single value"), ("# only a note\n", "empty")],
+)
+def test_a_file_without_fields_is_refused(text, found):
+    assert refusal(text) == (1, f"A claim file holds one mapping of fields, but this one is {found}.")
+
+
+def test_lists_nested_without_end_are_refused():
+    assert refusal("a: " + "[" * 20000) == (1, "Lists or mappings are nested too deeply.")
+
+
+def test_ten_megabytes_are_refused_without_being_read(tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"a: " + b"x" * 10_000_000)
+    with pytest.raises(DocumentError, match=r"^The file is larger than 64 kB; a claim takes about 3 kB\.$"):
+        read_document(path)
+
+
+def test_a_file_of_just_the_largest_size_is_read(tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"a: " + b"x" * (MAXIMUM_BYTES - 3))
+    assert len(read_document(path).data["a"]) == MAXIMUM_BYTES - 3
+
+
+def test_bytes_that_are_not_text_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"a: 1\nb: \xe9\n")
+    with pytest.raises(DocumentError) as caught:
+        read_document(path)
+    assert (caught.value.line, str(caught.value)) == (2, "The file is not UTF-8 text.")
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(DocumentError, match=r"^The file cannot be read: No such file or directory\.$"):
+        read_document(tmp_path / "none.yaml")

@@ -1,0 +1,209 @@
+from pathlib import Path
+
+import pytest
+from honest_claims import SCORE, SWEEP
+
+from dllm_audit.claims.registry import load_claims, read_claim
+from dllm_audit.errors import ClaimError
+
+
+def problems_of(tmp_path: Path, text: str):
+    path = tmp_path / "claim.yaml"
+    path.write_text(text)
+    file = read_claim(path)
+    assert file.claim is None
+    return [(problem.line, problem.message) for problem in file.problems]
+
+
+def line_of(text: str, start: str) -> int:
+    return next(n for n, line in enumerate(text.splitlines(), 1) if line.startswith(start))
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_known_one(tmp_path):
+    text = SWEEP.replace("concurrency:", "concurency:")
+    missing, unknown = problems_of(tmp_path, text)
+    assert missing[1].startswith("claim: the field 'concurrency' is missing;")
+    assert unknown[0] == line_of(text, "concurency")
+    assert unknown[1].startswith("claim: unknown field 'concurency'. Did you mean 'concurrency'")
+
+
+def test_an_unknown_field_inside_a_group_is_compared_with_the_fields_of_that_group(tmp_path):
+    text = SWEEP.replace("  block_length: 32", "  block_length: 32\n  blok_length: 32")
+    line = line_of(text, "  blok_length")
+    assert problems_of(tmp_path, text) == [
+        (line, "decode: unknown field 'blok_length'. Did you mean 'block_length'?")
+    ]
+
+
+def test_a_missing_field_is_refused_with_the_four_non_answers(tmp_path):
+    text = SWEEP.replace("precision: bf16\n", "")
+    assert problems_of(tmp_path, text) == [
+        (
+            1,
+            "claim: the field 'precision' is missing; where there is no answer, write which of "
+            "'not stated', 'unreadable', 'not recorded', 'not applicable' it is.",
+        )
+    ]
+
+
+def test_an_empty_field_is_not_an_answer(tmp_path):
+    text = SWEEP.replace("  steps: not applicable", "  steps:")
+    assert problems_of(tmp_path, text) == [
+        (
+            line_of(text, "  steps:"),
+            "decode.steps: is empty; where there is no answer, write which of "
+            "'not stated', 'unreadable', 'not recorded', 'not applicable' it is.",
+        )
+    ]
+
+
+def test_a_number_with_a_unit_inside_is_refused(tmp_path):
+    text = SWEEP.replace("value: 1.8\n", "value: 1.8x\n")
+    assert problems_of(tmp_path, text) == [
+        (
+            line_of(text, "value:"),
+            "value: is the text '1.8x'; write the number 1.8 alone and put 'x' into the unit.",
+        )
+    ]
+
+
+def test_a_range_in_one_text_is_refused_with_the_way_to_write_it(tmp_path):
+    ((_, message),) = problems_of(tmp_path, SWEEP.replace("value: 1.8\n", "value: up to two\n"))
+    assert message.startswith(
+        "value: is 'up to two'; write a number, a group with qualifier and wording, or one of"
+    )
+
+
+@pytest.mark.parametrize(
+    ("date", "sentence"),
+    [
+        ("2026-02-30", "date: is '2026-02-30', which is not in the calendar."),
+        ("2026-13", "date: is '2026-13', which is not in the calendar."),
+        ("14 March 2026", "date: is '14 March 2026'; write a date as 2025, 2025-05 or 2025-05-28."),
+    ],
+)
+def test_a_wrong_date_is_refused(tmp_path, date, sentence):
+    text = SWEEP.replace("date: 2026-03-14", f"date: {date}")
+    assert problems_of(tmp_path, text) == [(line_of(text, "date:"), sentence)]
+
+
+def test_a_text_that_only_resembles_a_non_answer_is_refused(tmp_path):
+    text = SWEEP.replace("precision: bf16", "precision: not stated, probably bf16")
+    assert problems_of(tmp_path, text) == [
+        (
+            line_of(text, "precision:"),
+            "precision: is 'not stated, probably bf16', which resembles a non-answer; "
+            "write 'not stated' alone, and the rest in notes.",
+        )
+    ]
+
+
+def test_true_is_not_yes(tmp_path):
+    text = SWEEP.replace("same_gpu: yes", "same_gpu: true")
+    assert problems_of(tmp_path, text) == [
+        (line_of(text, "  same_gpu:"), "baseline.same_gpu: is true; write 'yes' or 'no'.")
+    ]
+
+
+def test_a_qualifier_without_its_figures_is_refused(tmp_path):
+    text = SWEEP.replace("value: 1.8\n", "value: {qualifier: up to, low: 1.8, wording: up to 1.8x}\n")
+    assert problems_of(tmp_path, text) == [
+        (line_of(text, "value:"), "value: with the qualifier 'up to' takes high, but has low.")
+    ]
+
+
+def test_a_speedup_over_nothing_is_refused(tmp_path):
+    start, end = SWEEP.index("baseline:\n"), SWEEP.index("hardware:")
+    text = SWEEP[:start] + "baseline: none\n" + SWEEP[end:]
+    assert problems_of(tmp_path, text) == [
+        (line_of(text, "baseline:"), "baseline: is 'none', but a speed-up is over something.")
+    ]
+
+
+def test_an_unread_source_cannot_be_called_silent(tmp_path):
+    text = SWEEP.replace("primary_read: yes", "primary_read: no").replace(
+        "threshold: 0.9", "threshold: not stated"
+    )
+    assert problems_of(tmp_path, text) == [
+        (
+            line_of(text, "  threshold:"),
+            "decode.threshold: is 'not stated', but the primary source was not read; write 'unreadable'.",
+        )
+    ]
+
+
+def test_one_non_answer_stands_for_a_whole_group(tmp_path):
+    path = tmp_path / "claim.yaml"
+    path.write_text(SWEEP.replace("counts: {prompt: no, padding: no}", "counts: not stated"))
+    claim = read_claim(path).claim
+    assert (claim.counts.prompt, claim.counts.padding) == ("not stated", "not stated")
+
+
+def test_several_mistakes_in_one_file_are_reported_together(tmp_path):
+    text = SWEEP.replace("value: 1.8\n", "value: 1.8x\n").replace("kind: speedup", "kind: faster")
+    assert [message.split(":")[0] for _, message in problems_of(tmp_path, text)] == ["kind", "value"]
+
+
+def test_a_bad_file_is_refused_and_the_rest_loads(tmp_path):
+    (tmp_path / "example").mkdir()
+    (tmp_path / "example" / "honest-sweep.yaml").write_text(SWEEP)
+    (tmp_path / "example" / "bad.yaml").write_text("a: !!python/object/apply:os.system [x]\n")
+    registry = load_claims(tmp_path)
+    assert [claim.id for claim in registry.claims] == ["honest-sweep"]
+    (problem,) = registry.problems
+    assert str(problem).startswith(f"{tmp_path}/example/bad.yaml:1: The tag ")
+
+
+def test_the_second_file_with_the_same_id_is_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text(SWEEP)
+    (tmp_path / "b.yaml").write_text(SWEEP)
+    registry = load_claims(tmp_path)
+    assert len(registry.claims) == 1
+    assert [str(problem) for problem in registry.problems] == [
+        f"{tmp_path}/b.yaml:2: id: 'honest-sweep' is already the id of {tmp_path}/a.yaml; ids are unique."
+    ]
+
+
+def contradicting(text: str, claim: str) -> str:
+    return f"{text}contradicts:\n  - claim: {claim}\n    finding: the two disagree\n"
+
+
+def test_a_contradiction_is_written_on_one_side_only(tmp_path):
+    (tmp_path / "a.yaml").write_text(contradicting(SWEEP, "honest-score"))
+    (tmp_path / "b.yaml").write_text(contradicting(SCORE, "honest-sweep"))
+    registry = load_claims(tmp_path)
+    assert [claim.id for claim in registry.claims] == ["honest-sweep"]
+    (problem,) = registry.problems
+    assert problem.line == line_of(contradicting(SCORE, "x"), "  - claim:")
+    assert problem.message == (
+        "contradicts: 'honest-sweep' leads back to 'honest-score'; "
+        "write a contradiction on one of the two claims only."
+    )
+
+
+def test_a_contradiction_with_an_unknown_claim_names_the_nearest(tmp_path):
+    (tmp_path / "honest-sweep.yaml").write_text(contradicting(SWEEP, "honest-scores"))
+    (tmp_path / "honest-score.yaml").write_text(SCORE)
+    (problem,) = load_claims(tmp_path).problems
+    assert problem.message.startswith(
+        "contradicts: there is no claim 'honest-scores'. Did you mean 'honest-score'"
+    )
+
+
+def test_a_contradiction_with_a_claim_whose_file_is_bad_is_kept(tmp_path):
+    (tmp_path / "honest-sweep.yaml").write_text(contradicting(SWEEP, "honest-score"))
+    (tmp_path / "honest-score.yaml").write_text(SCORE.replace("value: 70.0", "value: 70 %"))
+    assert [claim.id for claim in load_claims(tmp_path).claims] == ["honest-sweep"]
+
+
+def test_an_unknown_id_is_an_error_with_the_nearest_one(tmp_path):
+    (tmp_path / "a.yaml").write_text(SWEEP)
+    with pytest.raises(
+        ClaimError, match=r"^There is no claim 'honest-swep'\. Did you mean 'honest-sweep'\?$"
+    ):
+        load_claims(tmp_path).get("honest-swep")
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ClaimError, match="There is no folder of claims at"):
+        load_claims(tmp_path / "none")
