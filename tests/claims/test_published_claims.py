@@ -1,0 +1,92 @@
+"""The claims that ship with the package, as a whole and each with the traps that its source is known for."""
+
+import pytest
+
+from dllm_audit.claims.questions import ask
+from dllm_audit.claims.registry import load_claims
+from dllm_audit.claims.traps import TRAPS, find_traps
+from dllm_audit.resources import resource_folder
+
+REGISTRY = load_claims()
+
+
+def traps_of(claim_id):
+    return {finding.id for finding in find_traps(REGISTRY.get(claim_id))}
+
+
+def test_every_published_claim_is_valid():
+    assert [str(problem) for problem in REGISTRY.problems] == []
+
+
+def test_a_file_is_named_after_its_claim():
+    assert {path.stem for path in resource_folder("claims").rglob("*.yaml")} == {
+        c.id for c in REGISTRY.claims
+    }
+
+
+def test_every_trap_is_met_by_a_published_claim():
+    met = set().union(*(traps_of(claim.id) for claim in REGISTRY.claims))
+    assert met == {trap.id for trap in TRAPS}
+
+
+@pytest.mark.parametrize(
+    ("claim_id", "expected"),
+    [
+        (
+            "fastdllm-27.6x",
+            {"weak-baseline", "uncached-baseline", "batch-1-only", "range-end", "contradicting-figures"}
+            | {"self-reported-only", "undecidable-margin"},
+        ),
+        (
+            "fastdllm-llada-gsm8k-256-8.1x",
+            {"uncached-baseline", "batch-1-only", "self-reported-only", "undecidable-margin"},
+        ),
+        (
+            "fastdllm-llada-humaneval-256-combined",
+            {"uncached-baseline", "batch-1-only", "prompt-tokens-counted", "undecidable-margin"},
+        ),
+        (
+            "fastdllm-accuracy-within-1-2-points",
+            {"contradicting-figures", "self-reported-only", "undecidable-margin"},
+        ),
+        ("fastdllm-v2-2.54x", {"batch-1-only", "speed-and-quality-apart", "self-reported-only"}),
+        ("kim-llada-gsm8k-fixed-4-per-step", set()),
+        (
+            "llada2-up-to-2.1x",
+            {"other-engine", "concurrency-unknown", "speed-and-quality-apart", "range-end"}
+            | {"contradicting-figures", "self-reported-only"},
+        ),
+        ("mercury-coder-mini-1109", {"other-gpu", "other-engine", "self-reported-only"}),
+        (
+            "gemini-diffusion-1479",
+            {"concurrency-unknown", "overhead-excluded", "contradicting-figures", "self-reported-only"},
+        ),
+        (
+            "diffusiongemma-vllm-h100-1008",
+            {"weak-baseline", "batch-1-only", "prefill-excluded", "fixed-steps-without-quality"}
+            | {"self-reported-only"},
+        ),
+        (
+            "dinfer-10x-over-fastdllm",
+            {"other-engine", "weak-baseline", "uncached-baseline", "batch-1-only", "several-devices"}
+            | {"self-reported-only"},
+        ),
+        (
+            "tai-llada-blockcached-estimate-p1024",
+            {"weak-baseline", "assembled-estimate", "batch-1-only", "commit-pass-excluded"},
+        ),
+    ],
+)
+def test_a_known_claim_walks_into_the_traps_that_it_is_known_for(claim_id, expected):
+    assert traps_of(claim_id) == expected
+
+
+def test_the_266_seconds_are_set_against_the_27_6x():
+    (finding,) = [f for f in find_traps(REGISTRY.get("fastdllm-27.6x")) if f.id == "contradicting-figures"]
+    assert finding.sentence == "Claimed is 27.6x, but Figure 1(c) gives 12 against 266 s, which is 22.2x."
+
+
+def test_mercury_is_unreadable_where_gemini_is_silent():
+    mercury, gemini = (REGISTRY.get(i) for i in ("mercury-coder-mini-1109", "gemini-diffusion-1479"))
+    assert ask(mercury)[0].status == "unreadable"
+    assert ask(gemini)[0].status == "not stated"
