@@ -25,7 +25,10 @@ FIRST_ANSWER_POSITION = {32: 8, 80: 8, 96: 24, 112: 24}
 
 @dataclass(frozen=True)
 class Row:
-    """A tokenised example; `values` gives, for each step's result, its places in `answer` (token indices)."""
+    """A tokenised example; `values` gives, for each step's result, its places in `answer` (token indices).
+
+    In an exercise that replaces an item, the new item is the one value. Other exercises have none.
+    """
 
     prompt: list[int]
     answer: list[int]
@@ -58,10 +61,16 @@ class Encoder:
         """Tokenise examples; the answer starts with the space that follows `Answer:`."""
         prompts = self.tokenizer.encode_batch([example.prompt for example in examples])
         answers = self.tokenizer.encode_batch([f" {example.answer}" for example in examples])
-        return [
-            Row(prompt.ids, answer.ids, self.value_places(answer.ids))
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
+        found = []
+        for example, prompt, answer in zip(examples, prompts, answers, strict=True):
+            if isinstance(example, problems.WordProblem):
+                values = self.value_places(answer.ids)
+            elif example.new_item:
+                values = [[example.answer.split().index(example.new_item)]]
+            else:
+                values = []
+            found.append(Row(prompt.ids, answer.ids, values))
+        return found
 
     def value_places(self, answer: list[int]) -> list[list[int]]:
         """Return, for each number after `=`, the token indices of it and of its later repetitions."""
@@ -146,8 +155,8 @@ def masked_batch(rows: list[Row], length: int, encoder: Encoder, rng: np.random.
     Uniform: each token of the window with probability t, t uniform in 0..1, and every token in a tenth of
     these rows. Value masking: every place of the results of the chosen steps, and each other token with
     probability t squared. Without it the objective is solved by copying: a result occurs twice in
-    `<<35+27=62>>62`, and the other copy is mostly visible. List exercises have no values; half of their rows
-    hide a uniform number of items and leave the rest to t squared.
+    `<<35+27=62>>62`, and the other copy is mostly visible. List exercises without values hide a uniform
+    number of items instead.
     """
     tokens, starts = lay_out(rows, length, EOS_ID)
     B = len(rows)

@@ -42,8 +42,8 @@ TEXT = """\
 ## What it is for
 
 One of three twins (tiny-ar, tiny-mdm, tiny-block) that let every decoder run and be compared on any machine
-in seconds. The twins share architecture, tokenizer and data, not compute: each was trained for its own number of
-steps.
+in seconds. The twins share architecture, tokenizer and data, not compute: each was trained for its own
+number of steps.
 
 They are evidence about mechanisms and about quality: which tokens are committed when, how many forwards that
 takes, what it does to the answers. They are never evidence about the speed of a GPU, and not about other

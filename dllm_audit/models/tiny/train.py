@@ -36,8 +36,8 @@ class Recipe:
 
     steps: int
     problem_rows: int = 96
-    list_rows: int = 64
-    list_share: float = 0.3
+    list_rows: int = 96
+    list_share: float = 0.6
     muon_rate: float = 0.02
     adamw_rate: float = 4e-3
     block_length: int = 0
@@ -46,8 +46,8 @@ class Recipe:
 
 
 RECIPES = {
-    "tiny-ar": Recipe(steps=700),
-    "tiny-mdm": Recipe(steps=4400),
+    "tiny-ar": Recipe(steps=800),
+    "tiny-mdm": Recipe(steps=3400),
     "tiny-block": Recipe(
         steps=2000, problem_rows=64, block_length=8, starts_from="tiny-mdm", starts_from_step=1500
     ),
@@ -224,6 +224,7 @@ def save_model(model: str, twin: network.Twin, recipe: Recipe, folder: Path) -> 
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
+    (folder / "model.safetensors").chmod(0o644)
     save_tokenizer(folder)
 
 
