@@ -78,20 +78,19 @@ def read_document(path: Path) -> Document:
 
 def parse_document(text: str) -> Document:
     """The one mapping in `text`. Raises DocumentError with the line and a sentence."""
-    loader = _CoreLoader(text)
     lines: dict[FieldPath, int] = {(): 1}
     try:
+        loader = _CoreLoader(text)
         node = loader.get_single_node()
         data = None if node is None else _value(node, (), lines)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise DocumentError(f"This is not valid YAML: {error.problem}.", line) from error
-    except yaml.YAMLError as error:
-        raise DocumentError(f"This is not valid YAML: {str(error).splitlines()[0]}.") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise DocumentError("The file has a control character in it.", line) from error
     except RecursionError as error:
         raise DocumentError("Lists or mappings are nested too deeply.") from error
-    finally:
-        loader.dispose()
     if not isinstance(data, dict):
         found = "empty" if data is None else f"a {'list' if isinstance(data, list) else 'single value'}"
         raise DocumentError(f"A claim file holds one mapping of fields, but this one is {found}.")

@@ -1,9 +1,14 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from honest_claims import SCORE, SWEEP
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from dllm_audit.claims.document import parse_document
 from dllm_audit.claims.registry import load_claims, read_claim
+from dllm_audit.claims.schema import Gap
 from dllm_audit.errors import ClaimError
 
 
@@ -207,3 +212,33 @@ def test_an_unknown_id_is_an_error_with_the_nearest_one(tmp_path):
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ClaimError, match="There is no folder of claims at"):
         load_claims(tmp_path / "none")
+
+
+SCRAPS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from([str(gap) for gap in Gap]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(field=st.sampled_from(list(parse_document(SWEEP).data)), scrap=SCRAPS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_field_is_a_claim_or_a_sentence_never_a_traceback(tmp_path, field, scrap):
+    path = tmp_path / "claim.yaml"
+    path.write_text(yaml.safe_dump({**parse_document(SWEEP).data, field: scrap}, sort_keys=False))
+    file = read_claim(path)
+    assert (file.claim is None) == bool(file.problems)
+    assert all(problem.line >= 1 and problem.message.endswith((".", "?")) for problem in file.problems)
+
+
+@given(text=st.text(max_size=80))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_text_a_file_holds_is_a_sentence_never_a_traceback(tmp_path, text):
+    path = tmp_path / "claim.yaml"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    assert read_claim(path).problems
