@@ -151,6 +151,8 @@ def _sentence(item: Any, place: FieldPath) -> str:
     kind, value = item["type"], item["input"]
     if kind == "extra_forbidden":
         return f"unknown field {place[-1]!r}. {did_you_mean(str(place[-1]), _fields_at(place[:-1]))}"
+    if kind == "missing" and place[-1] in ("qualifier", "wording"):
+        return f"the field {place[-1]!r} is missing; a value that is not one plain number needs it"
     if kind == "missing":
         return f"the field {place[-1]!r} is missing; where there is no answer, write which of {_gaps()} it is"
     if kind == "value_error":
@@ -169,7 +171,18 @@ def _sentence(item: Any, place: FieldPath) -> str:
         return f"is the number {value}, but a text belongs here; put it in quotes"
     if kind == "string_pattern_mismatch":
         return f"is {value!r}; an id has small letters, digits, hyphens and full stops only"
-    return item["msg"][0].lower() + item["msg"][1:]
+    return _PLAIN.get(kind) or item["msg"][0].lower() + item["msg"][1:]
+
+
+_PLAIN = {
+    "model_type": "must be a group of fields",
+    "dict_type": "must be a group of named numbers",
+    "list_type": "must be a list, each item on a line that starts with a hyphen",
+    "string_type": "must be a text",
+    "string_too_short": "is empty",
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+}
 
 
 def _not_a_quantity(value: Any) -> str:

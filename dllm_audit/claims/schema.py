@@ -282,7 +282,7 @@ class TimeIncludes(Section):
     commit_pass: Included
     """The forward per block that writes the cache, or the refresh of an approximate cache."""
     fixed_overhead: Included
-    overhead_seconds: Number | None = None
+    overhead_seconds: Annotated[Number, Field(ge=0)] | None = None
     """Seconds a request that the source lists apart from its figure."""
 
 

@@ -145,7 +145,7 @@ def overhead_excluded(claim: Claim) -> str | None:
     if claim.time_includes.fixed_overhead != "no":
         return None
     seconds, rate = claim.time_includes.overhead_seconds, number_of(claim.value)
-    if seconds is None or rate is None or claim.unit != "tok/s":
+    if not seconds or not rate or claim.unit != "tok/s":
         return "Fixed costs of every request are left out."
     short, long = (tokens / (tokens / rate + seconds) for tokens in (200, 1000))
     return (

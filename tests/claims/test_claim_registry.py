@@ -117,6 +117,36 @@ def test_a_qualifier_without_its_figures_is_refused(tmp_path):
     ]
 
 
+def test_a_value_in_a_group_needs_its_qualifier_and_the_wording_of_the_source(tmp_path):
+    text = SWEEP.replace("value: 1.8\n", "value: {high: 1.8}\n")
+    line = line_of(text, "value:")
+    assert problems_of(tmp_path, text) == [
+        (line, f"value: the field {name!r} is missing; a value that is not one plain number needs it.")
+        for name in ("qualifier", "wording")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "hardware: {device: NVIDIA H100, count: 1}",
+            "hardware: [H100]",
+            "hardware: must be a group of fields.",
+        ),
+        (
+            "precision: bf16",
+            "precision: 16",
+            "precision: is the number 16, but a text belongs here; put it in quotes.",
+        ),
+        ("  documents: 5000", "  documents: 5000.5", "quality.documents: must be a whole number."),
+        ("metric: ratio of output tokens per second", "metric: ''", "metric: is empty."),
+    ],
+)
+def test_a_value_of_the_wrong_form_is_refused_in_plain_words(tmp_path, old, new, sentence):
+    assert [message for _, message in problems_of(tmp_path, SWEEP.replace(old, new))] == [sentence]
+
+
 def test_a_speedup_over_nothing_is_refused(tmp_path):
     start, end = SWEEP.index("baseline:\n"), SWEEP.index("hardware:")
     text = SWEEP[:start] + "baseline: none\n" + SWEEP[end:]
