@@ -117,7 +117,7 @@ def _quality(claim: Claim) -> Answer:
     if claim.quality is None:
         part = Part("quality", Status.NOT_STATED)
         return Answer(question, "quality", part.status, "No quality was measured at this speed.", (part,))
-    if not claim.about_speed and claim.quality.at_speed is Gap.NOT_APPLICABLE:
+    if claim.quality.at_speed is Gap.NOT_APPLICABLE:
         return _does_not_arise(question, "quality", _part(claim, "quality.at_speed"))
     # With a schedule fixed beforehand the number of steps is what a threshold is otherwise.
     knob = "decode.steps" if claim.decode.schedule == "fixed" else "decode.threshold"
@@ -145,11 +145,14 @@ def _time(claim: Claim) -> Answer:
 def _combine(question: str, label: str, claim: Claim, names: Sequence[str]) -> Answer:
     parts = tuple(_part(claim, name) for name in names)
     answered = [f"{_words(p.field)} {describe(field_of(claim, p.field))}" for p in parts if p.status in _TOLD]
-    missing = [f"{_words(p.field)} {p.status}" for p in parts if p.status not in _TOLD]
+    missing = [f"{_words(p.field)} {p.status}" for p in parts if p.status in _UNTOLD]
+    if not answered and not missing:
+        return _does_not_arise(question, label, *parts)
     return Answer(question, label, _summary(parts), _sentence([*answered, *missing]), parts)
 
 
 _TOLD = (Status.ANSWERED, Status.PARTLY)
+_UNTOLD = (Status.NOT_STATED, Status.UNREADABLE, Status.NOT_RECORDED)
 
 
 def _summary(parts: Sequence[Part]) -> Status:

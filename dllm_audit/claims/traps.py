@@ -104,9 +104,7 @@ def assembled_estimate(claim: Claim) -> str | None:
 def batch_1_only(claim: Claim) -> str | None:
     if not claim.about_speed or claim.concurrency != 1:
         return None
-    return (
-        "One request at a time: where compute is idle. The advantage shrinks or turns as requests are added."
-    )
+    return "One request at a time, which leaves compute idle: with more requests the comparison changes."
 
 
 def concurrency_unknown(claim: Claim) -> str | None:
@@ -155,7 +153,7 @@ def overhead_excluded(claim: Claim) -> str | None:
 
 
 def fixed_steps_without_quality(claim: Claim) -> str | None:
-    if not claim.about_speed or claim.decode.schedule != "fixed":
+    if not claim.about_speed or claim.decode.schedule != "fixed" or claim.decode.tokens_per_step == 1:
         return None
     if claim.quality is not None and claim.quality.at_speed is not Gap.NOT_STATED:
         return None
@@ -237,6 +235,8 @@ def _contradiction(claim: Claim, figure: Figure) -> str | None:
 
     Rounding is allowed for: 0.5 % for a figure given directly, 5 % for a ratio of two rounded figures.
     """
+    if figure.relation == "part" and claim.aggregate == "best" and figure.unit == claim.unit:
+        return _better_than_the_best(claim, figure)
     if figure.relation != "same":
         return None
     if figure.unit == claim.unit:
@@ -259,6 +259,17 @@ def _ratio(figure: Figure) -> float | None:
         return None
     faster = figure.baseline_value / figure.value
     return faster if figure.unit in TIME_UNITS else 1 / faster
+
+
+def _better_than_the_best(claim: Claim, figure: Figure) -> str | None:
+    low, high = bounds_of(claim.value)
+    if claim.unit in TIME_UNITS:
+        better = low is not None and figure.value < low
+    else:
+        better = high is not None and figure.value > high
+    if not better:
+        return None
+    return f"{figure.where} has a better one, {_amount(figure.value, figure.unit)} ({figure.what})"
 
 
 def _amount(value: Quantity, unit: str) -> str:

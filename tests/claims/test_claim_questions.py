@@ -62,6 +62,14 @@ def test_no_measured_quality_is_silence():
     assert (result.status, result.reason) == ("not stated", "No quality was measured at this speed.")
 
 
+def test_a_claim_to_which_quality_does_not_apply_is_not_asked_for_its_threshold():
+    result = answer(claim_of(SWEEP, quality="not applicable"), "quality")
+    assert (result.status, result.reason) == (
+        "not applicable",
+        "The question does not arise for this kind of claim.",
+    )
+
+
 def test_with_a_fixed_schedule_the_steps_are_asked_for_instead_of_the_threshold():
     assert answer(claim_of(REPLICATED), "quality").fields[-1] == "decode.steps"
     assert answer(claim_of(SWEEP), "quality").fields[-1] == "decode.threshold"

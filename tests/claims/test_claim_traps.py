@@ -87,7 +87,9 @@ def test_estimate_assembled_from_parts():
 
 
 def test_batch_1_only():
-    assert sentence(claim_of(SWEEP, concurrency=1), "batch-1-only").startswith("One request at a time:")
+    assert sentence(claim_of(SWEEP, concurrency=1), "batch-1-only") == (
+        "One request at a time, which leaves compute idle: with more requests the comparison changes."
+    )
 
 
 def test_concurrency_unknown():
@@ -140,6 +142,10 @@ def test_steps_fixed_without_quality(quality):
     assert sentence(claim_of(REPLICATED, quality=quality), "fixed-steps-without-quality") == (
         "The steps were fixed beforehand (8), the fewer the faster, and no quality is given for that number."
     )
+
+
+def test_one_token_a_step_is_the_slowest_schedule_and_hides_no_quality():
+    assert find_traps(claim_of(REPLICATED, quality="none", decode__tokens_per_step=1)) == []
 
 
 def test_a_threshold_without_quality_is_silence_but_not_the_trap_of_fixed_steps():
@@ -221,6 +227,18 @@ def test_a_smaller_figure_does_not_contradict_up_to():
     twice = {"what": "a second place", "value": 9.0, "unit": "x", "relation": "same", "where": "Section 2"}
     end = {"qualifier": "up to", "high": 10, "wording": "up to 10x"}
     assert [f.id for f in find_traps(claim_of(SWEEP, value=end, figures=[twice]))] == ["range-end"]
+
+
+def test_contradicting_figures_by_a_part_that_beats_the_best():
+    parts = [
+        {"what": task, "value": value, "unit": "tok/s", "relation": "part", "where": "Table 3"}
+        for task, value in (("code", 4000), ("logic", 4090))
+    ]
+    findings = {f.id: f.sentence for f in find_traps(claim_of(REPLICATED, aggregate="best", figures=parts))}
+    assert findings == {
+        "range-end": "The figure is the best of several: they run from 4000 to 4090 tok/s.",
+        "contradicting-figures": "Claimed is 4000 tok/s, but Table 3 has a better one, 4090 tok/s (logic).",
+    }
 
 
 def test_contradicting_figures_by_another_claim():

@@ -56,6 +56,13 @@ def test_every_trap_is_met_by_a_published_claim():
             {"other-engine", "concurrency-unknown", "speed-and-quality-apart", "range-end"}
             | {"contradicting-figures", "self-reported-only"},
         ),
+        (
+            "llada21-flash-humanevalplus",
+            {"concurrency-unknown", "range-end", "contradicting-figures", "self-reported-only"}
+            | {"undecidable-margin"},
+        ),
+        ("dflash-6x-lossless", {"concurrency-unknown", "range-end", "self-reported-only"}),
+        ("seed-diffusion-2146", {"other-gpu", "other-engine", "concurrency-unknown", "self-reported-only"}),
         ("mercury-coder-mini-1109", {"other-gpu", "other-engine", "self-reported-only"}),
         (
             "gemini-diffusion-1479",
