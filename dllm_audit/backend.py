@@ -84,9 +84,13 @@ class Backend(Protocol):
         """Raise ModelError when this backend cannot decode `source`."""
 
     def resolve(
-        self, given: Mapping[str, Any], task_gen_length: int | None = None, traits: ModelTraits | None = None
+        self,
+        given: Mapping[str, Any],
+        traits: ModelTraits | None = None,
+        task_gen_length: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> Resolution:
-        """Settings of a run (or of one request), checked."""
+        """Settings of a run (or of one request), checked. See settings.resolve_settings."""
 
     def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:
         """A session that decodes with `settings`; each request's own settings override them."""
@@ -139,7 +143,11 @@ class RecipeBackend:
         raise ModelError(message)
 
     def resolve(
-        self, given: Mapping[str, Any], task_gen_length: int | None = None, traits: ModelTraits | None = None
+        self,
+        given: Mapping[str, Any],
+        traits: ModelTraits | None = None,
+        task_gen_length: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
     ) -> Resolution:
         declared = dict(self.settings)
         if traits is not None and traits.block_length is not None and declared.get("block_length", 0) is None:
@@ -150,6 +158,7 @@ class RecipeBackend:
             own=self.own_settings,
             backend=self.name,
             task_gen_length=task_gen_length,
+            defaults=defaults,
         )
 
     def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dllm_audit.records import EngineLog
 
 
 class AuditError(Exception):
@@ -43,6 +47,16 @@ class ClaimError(UsageError):
 
 class RequestError(AuditError):
     """One request that cannot be decoded, for example an over-long prompt. The others go on."""
+
+
+class Interrupted(AuditError):
+    """A person stopped the work. What had finished is kept. `log`: what the engine did until then, if it was at work."""
+
+    exit_status = 130
+
+    def __init__(self, message: str, log: EngineLog | None = None) -> None:
+        super().__init__(message)
+        self.log = log
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

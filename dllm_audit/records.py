@@ -90,6 +90,7 @@ class Generation:
     guaranteed_commits: commits whose forward met (n+1)(1-c) <= 1 (Fast-dLLM, arXiv 2505.22618, Theorem 1).
     seconds: items of `TIME_ITEMS` and "total", the time between handing over the request and having its text.
     ttft_seconds: until the first answer position in reading order was final inside the decoder. None: nothing answered.
+    elapsed_seconds: of the run's timed region when this answer was finished.
     stop: "length", "eos" or "until".
     """
 
@@ -107,6 +108,7 @@ class Generation:
     guaranteed_commits: int
     seconds: Mapping[str, float]
     ttft_seconds: float | None
+    elapsed_seconds: float
     stop: str
     trace: Trace | None = None
 

@@ -206,9 +206,11 @@ def resolve_settings(
     own: tuple[Setting, ...] = (),
     backend: str,
     task_gen_length: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Resolution:
     """Combine options, the task's answer length and the backend's defaults; explicit beats task beats default.
 
+    defaults: what the command changes in the backend's defaults (`run` stops at end-of-text, `generate` does not).
     Raises SettingError for an unknown name, a bad value, or settings that exclude each other.
     """
     parsed = {k: v for k, v in parse_settings(given, declared, own, backend).items() if v is not None}
@@ -217,6 +219,7 @@ def resolve_settings(
         raise SettingError(f"Settings {' and '.join(counts)} say the same thing in two ways: give only one of them.")
     values: dict[str, Any] = dict(declared)
     values.update({setting.name: declared.get(setting.name) for setting in own})
+    values.update({name: value for name, value in (defaults or {}).items() if name in values})
     sources = dict.fromkeys(values, "default")
     if task_gen_length is not None and "gen_length" in declared:
         values["gen_length"], sources["gen_length"] = task_gen_length, "task"

@@ -64,6 +64,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Never shows a traceback for a mistake of the person at it."""
+    # The libraries draw bars of their own; progress is this program's to show. Read when tqdm is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         status = cli.main(args=arguments, prog_name="dllm-audit", standalone_mode=False)
     except click.Abort:

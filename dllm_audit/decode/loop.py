@@ -34,13 +34,16 @@ _FIRST = ("prefill", "commit", "refresh")
 
 @dataclass(frozen=True)
 class Job:
-    """One row to decode. `closes(ids)` says whether the decoded window `ids` already holds a stop string."""
+    """One row to decode.
+
+    closes(ids, newest): whether the decoded window `ids`, of which `newest` tokens are new, holds a stop string.
+    """
 
     id: str
     row: RowInput
     seed: int
     traced: bool = False
-    closes: Callable[[Sequence[int]], bool] | None = None
+    closes: Callable[[Sequence[int], int], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,7 @@ class DecodeLoop:
             block = self.canvas.tokens[row.slot, row.span.lo : row.span.hi].tolist()
             if any(token in self.recipe.end_ids for token in block):
                 return "eos"
-        if row.closes is not None and row.closes(self._window_ids(row)):
+        if row.closes is not None and row.closes(self._window_ids(row), row.span.width):
             return "until"
         return "length" if row.block + 1 == len(row.blocks) else None
 

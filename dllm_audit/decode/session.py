@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from dllm_audit.decode.loop import DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
-from dllm_audit.errors import AuditError, RequestError
+from dllm_audit.errors import AuditError, Interrupted, RequestError
 from dllm_audit.measure.clock import Clock, timer_for
 from dllm_audit.records import (
-    TIME_ITEMS,
     EngineLog,
     Failure,
     ForwardShape,
@@ -77,7 +76,10 @@ class RecipeSession:
                 on_result(Failure(request.id, type(error).__name__, str(error)))
                 continue
             groups.setdefault(recipe, []).append(prepared)
-        logs = [self._run_group(recipe, group, on_result, concurrency, traced) for recipe, group in groups.items()]
+        logs: list[EngineLog] = []
+        for recipe, group in groups.items():
+            before = sum(log.makespan_seconds for log in logs)
+            logs.append(self._run_group(recipe, group, on_result, concurrency, traced, before))
         return _join(logs)
 
     def warm_up(self, request: Request) -> None:
@@ -89,7 +91,13 @@ class RecipeSession:
         return spans[0], len(spans)
 
     def _run_group(
-        self, recipe: Recipe, group: Sequence[Prepared], on_result: OnResult, concurrency: int, traced: bool
+        self,
+        recipe: Recipe,
+        group: Sequence[Prepared],
+        on_result: OnResult,
+        concurrency: int,
+        traced: bool,
+        before: float,
     ) -> EngineLog:
         length = max(self._row_input(prepared).length for prepared in group)
         rows = min(concurrency, len(group))
@@ -99,27 +107,19 @@ class RecipeSession:
             timer.settle()
             clock = Clock(timer)
             loop = DecodeLoop(self.model, recipe, rows, length, clock)
-            clock.pause()
-            clock.resume()
-            began = dict(clock.totals)
-            for finished in loop.run(self._jobs(group, clock, traced)):
-                prepared = by_id[finished.job.id]
-                text, answer_ids, stop = self._answer(prepared, finished)
-                clock.mark("detokenise", [finished.job.id])
-                watch = clock.stop(finished.job.id)
-                clock.pause()
-                seconds, ttft = clock.items(watch), clock.ttft(watch)
-                on_result(_generation(finished, text, answer_ids, stop, seconds, ttft if answer_ids else None))
-                clock.resume()
-            clock.pause()
-            totals = {label: clock.totals.get(label, 0.0) - began.get(label, 0.0) for label in TIME_ITEMS}
-            shapes = tuple(
-                ForwardShape(
-                    kind, width, count_rows, count, sum(timer.seconds(*mark) for mark in marks), decided
-                )
-                for (kind, width, count_rows), (count, marks, decided) in loop.shapes.marks.items()
-            )
-        return EngineLog(shapes, sum(totals.values()), clock.paused_seconds, totals)
+            clock.restart()
+            try:
+                for finished in loop.run(self._jobs(group, clock, traced)):
+                    text, answer_ids, stop = self._answer(by_id[finished.job.id], finished)
+                    clock.mark("detokenise", [finished.job.id])
+                    watch = clock.stop(finished.job.id)
+                    clock.pause()
+                    booked = Booked(clock.items(watch), clock.ttft(watch) if answer_ids else None, before + clock.total)
+                    on_result(_generation(finished, text, answer_ids, stop, booked))
+                    clock.resume()
+            except KeyboardInterrupt:
+                raise Interrupted("Interrupted.", _log(loop, clock)) from None
+            return _log(loop, clock)
 
     def _jobs(self, group: Sequence[Prepared], clock: Clock, traced: bool) -> Iterator[Job]:
         for prepared in group:
@@ -132,7 +132,7 @@ class RecipeSession:
                 row,
                 seed_of(self.seed, request.key or request.id),
                 traced,
-                self._closes(request.until) if request.until else None,
+                self._closes(request.until),
             )
 
     def _row_input(self, prepared: Prepared) -> RowInput:
@@ -160,28 +160,47 @@ class RecipeSession:
         special = not continues and not (bos and text.startswith(bos))
         return tuple(tokenizer.encode(text, add_special_tokens=special))
 
-    def _closes(self, until: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+    def _stops(self, until: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """`until` as texts and ids: a stop string that is a special token never shows in text, so it stops by its id."""
         tokenizer = self.model.tokenizer
-        assert tokenizer is not None
-        # A stop string spans at most as many tokens as it has bytes; the block that was just closed comes on top.
-        reach = max(len(stop.encode()) for stop in until) + 64
+        if tokenizer is None:
+            return (), frozenset()
+        special = {
+            str(token): number
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special and str(token) in until
+        }
+        return tuple(stop for stop in until if stop not in special), frozenset(special.values())
 
-        def closes(ids: Sequence[int]) -> bool:
-            tail = tokenizer.decode(list(ids[-reach:]), skip_special_tokens=True)
-            return any(stop in tail for stop in until)
+    def _closes(self, until: Sequence[str]) -> Callable[[Sequence[int], int], bool] | None:
+        tokenizer = self.model.tokenizer
+        texts, ids = self._stops(until)
+        if tokenizer is None or not (texts or ids):
+            return None
+        # A stop string spans at most as many tokens as it has bytes.
+        reach = max((len(text.encode()) for text in texts), default=0)
+
+        def closes(window: Sequence[int], newest: int) -> bool:
+            tail = list(window[-reach - newest :])
+            if any(token in ids for token in tail):
+                return True
+            text = str(tokenizer.decode(tail, skip_special_tokens=True)) if texts else ""
+            return any(stop in text for stop in texts)
 
         return closes
 
     def _answer(self, prepared: Prepared, finished: Finished) -> tuple[str | None, tuple[int, ...], str]:
         """Text and ids of the answer, cut at end-of-text and at the first stop string, and why it ended."""
-        recipe, until = prepared.recipe, prepared.request.until
+        recipe = prepared.recipe
+        texts, stop_ids = self._stops(prepared.request.until)
         ids = finished.window_ids
-        cut = next((i for i, token in enumerate(ids) if token in recipe.end_ids), None)
+        ends = {*recipe.end_ids, *stop_ids}
+        cut = next((i for i, token in enumerate(ids) if token in ends), None)
         answer = ids if cut is None else ids[:cut]
         mask = recipe.score.mask_token_id
         stop = finished.row.stop or "length"
-        if stop == "length" and cut is not None:
-            stop = "eos"
+        if cut is not None:
+            stop = "eos" if ids[cut] in recipe.end_ids else "until"
         tokenizer = self.model.tokenizer
         if tokenizer is None:
             return None, tuple(i for i in answer if i != mask), stop
@@ -190,7 +209,7 @@ class RecipeSession:
             return str(tokenizer.decode(list(part), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
         text = decode(answer)
-        found = [at for at in (text.find(s) for s in until) if at >= 0]
+        found = [at for at in (text.find(s) for s in texts) if at >= 0]
         if found:
             text, stop = text[: min(found)], "until"
             low, high = 0, len(answer)
@@ -201,13 +220,16 @@ class RecipeSession:
         return text, tuple(i for i in answer if i != mask), stop
 
 
+class Booked(NamedTuple):
+    """Seconds of a finished request: by item, until its first token, and of the run when it ended."""
+
+    seconds: dict[str, float]
+    ttft: float | None
+    elapsed: float
+
+
 def _generation(
-    finished: Finished,
-    text: str | None,
-    answer_ids: tuple[int, ...],
-    stop: str,
-    seconds: dict[str, float],
-    ttft: float | None,
+    finished: Finished, text: str | None, answer_ids: tuple[int, ...], stop: str, booked: Booked
 ) -> Generation:
     row = finished.row
     window = len(finished.window_ids)
@@ -224,11 +246,22 @@ def _generation(
         query_positions=row.query_positions,
         committing_forwards=row.committing_forwards,
         guaranteed_commits=row.guaranteed,
-        seconds=seconds,
-        ttft_seconds=ttft,
+        seconds=booked.seconds,
+        ttft_seconds=booked.ttft,
+        elapsed_seconds=booked.elapsed,
         stop=stop,
         trace=Trace(tuple(row.trace_forwards), tuple(row.trace_commits)) if row.traced else None,
     )
+
+
+def _log(loop: DecodeLoop, clock: Clock) -> EngineLog:
+    """What the loop did until now, read from the clock's marks."""
+    clock.pause()
+    shapes = tuple(
+        ForwardShape(kind, width, rows, count, sum(clock.timer.seconds(*mark) for mark in marks), decided)
+        for (kind, width, rows), (count, marks, decided) in loop.shapes.marks.items()
+    )
+    return EngineLog(shapes, clock.total, clock.paused_seconds, dict(clock.totals))
 
 
 def _join(logs: Sequence[EngineLog]) -> EngineLog:

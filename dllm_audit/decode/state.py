@@ -90,7 +90,7 @@ class Row:
     blocks: Sequence[Span]
     generator: Generator | None
     traced: bool
-    closes: Callable[[Sequence[int]], bool] | None = None
+    closes: Callable[[Sequence[int], int], bool] | None = None
     block: int = 0
     pending: Window | None = None
     quotas: tuple[int, ...] = ()

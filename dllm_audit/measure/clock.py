@@ -124,6 +124,17 @@ class Clock:
         self._stored += (time.perf_counter_ns() - self._paused_at) / 1e9
         self._last = self.timer.now()
 
+    def restart(self) -> None:
+        """Begin the timed region: what was marked so far is forgotten."""
+        self._run.clear()
+        self.totals.clear()
+        self._last = self.timer.now()
+
+    @property
+    def total(self) -> float:
+        """Seconds of the timed region up to the last pause."""
+        return sum(self.totals.values())
+
     @property
     def paused_seconds(self) -> float:
         """Time spent outside the timed region so far."""

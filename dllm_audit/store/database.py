@@ -188,6 +188,7 @@ class Store:
                 "query_positions": result.query_positions,
                 "total_seconds": result.seconds["total"],
                 "ttft_seconds": result.ttft_seconds,
+                "elapsed_seconds": result.elapsed_seconds,
             }
             values |= {f"{kind}_forwards": result.forwards.get(kind, 0) for kind in _KIND_COLUMNS}
             values |= {f"{item}_seconds": result.seconds[item] for item in TIME_ITEMS}
@@ -206,14 +207,13 @@ class Store:
                 self._extend(table, rows)
 
     def add_log(self, run_id: str, sitting: int, log: EngineLog) -> None:
-        """Store what the engine did in one sitting; makespans of several sittings add up."""
+        """Store what the engine did in one sitting."""
         with self._transaction():
             self._connection.execute("DELETE FROM forward_shapes WHERE run_id = ? AND sitting = ?", [run_id, sitting])
             self._extend("forward_shapes", [(run_id, sitting, *_shape_row(shape)) for shape in log.shapes])
             self._connection.execute(
-                "UPDATE runs SET makespan_seconds = coalesce(makespan_seconds, 0) + ?, "
-                "store_seconds = coalesce(store_seconds, 0) + ? WHERE run_id = ?",
-                [log.makespan_seconds, log.store_seconds, run_id],
+                "UPDATE runs SET store_seconds = coalesce(store_seconds, 0) + ? WHERE run_id = ?",
+                [log.store_seconds, run_id],
             )
 
     def add_scores(
@@ -227,10 +227,16 @@ class Store:
                     self._insert(table, {"run_id": run_id, **row})
 
     def end_run(self, run_id: str, status: str) -> None:
-        """Say how a run ended: complete, interrupted or failed."""
+        """Say how a run ended (complete, interrupted or failed), and how long its sittings took.
+
+        The makespan of a sitting ends with its last answer, so that it is known even where the sitting was killed.
+        """
         with self._transaction():
             self._connection.execute(
-                "UPDATE runs SET status = ?, ended_at = ? WHERE run_id = ?", [status, now(), run_id]
+                "UPDATE runs SET status = ?, ended_at = ?, makespan_seconds = (SELECT sum(seconds) FROM "
+                "(SELECT max(elapsed_seconds) AS seconds FROM requests WHERE run_id = ? GROUP BY sitting)) "
+                "WHERE run_id = ?",
+                [status, now(), run_id, run_id],
             )
 
     def _extend(self, table: str, rows: Sequence[Sequence[Any]]) -> None:

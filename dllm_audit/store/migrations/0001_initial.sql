@@ -61,6 +61,7 @@ CREATE TABLE requests (
     ttft_seconds         DOUBLE,             -- first answer position final inside the decoder
     error_type           VARCHAR,
     error_message        VARCHAR,
+    elapsed_seconds      DOUBLE,             -- of the sitting's timed region, when this request was finished
     finished_at          TIMESTAMP NOT NULL,
     PRIMARY KEY (run_id, ordinal)
 );

@@ -1,0 +1,36 @@
+"""`dllm-audit doctor`: what this machine is, and what would spoil timing on it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from dllm_audit.cli.opening import installed
+from dllm_audit.cli.options import json_option
+
+
+@click.command(epilog="Example: dllm-audit doctor --device auto")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@json_option
+def command(device: str, as_json: bool) -> None:
+    """Show machine, versions and threads, check that the plugins load, and warn of what spoils timing."""
+    from dllm_audit.measure.environment import describe, timing_hazards
+    from dllm_audit.models.loading import pick_device
+
+    plugins = installed()
+    facts = describe(pick_device(device))
+    hazards = timing_hazards(facts)
+    if as_json:
+        report = {"environment": facts, "backends": sorted(plugins.backends), "warnings": [*plugins.problems, *hazards]}
+        click.echo(json.dumps(report, indent=2))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {value}")
+    click.echo(f"{'backends':<{width}}  {', '.join(sorted(plugins.backends))}")
+    click.echo()
+    for hazard in hazards:
+        click.echo(f"Warning: {hazard}")
+    if not hazards:
+        click.echo("Nothing was found that spoils timing.")

@@ -1,0 +1,346 @@
+"""`dllm-audit run`: decode tasks with one or more backends while timing every request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dllm_audit.cli.opening import Choice, choose, installed, load
+from dllm_audit.cli.options import (
+    check_engine,
+    database_option,
+    engine_options,
+    given_settings,
+    json_option,
+    setting_options,
+)
+from dllm_audit.errors import AuditError, Interrupted, SettingError, UsageError
+from dllm_audit.settings import CORE_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dllm_audit.evaluate.execution import Cell, Progress
+    from dllm_audit.plugins import Plugins
+    from dllm_audit.store.database import Store
+
+
+@click.command(epilog="Example: dllm-audit run --backend dualcache,ar --task gsm_mini --limit 20 --threshold 0.9")
+@click.option("--backend", "backends", required=True, metavar="NAME[,NAME...]", help="See dllm-audit backends.")
+@click.option("--task", "tasks", required=True, metavar="TASK[,TASK...]", help="An lm-eval task, or a task's YAML file.")
+@click.option("--model", help="Embedded model, folder with safetensors, or hub id [default: fits the backend].")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents of each task.")
+@click.option("--num-fewshot", type=click.IntRange(min=0), help="Worked examples in the prompt [default: the task's].")
+@click.option(
+    "--chat-template",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Render prompts with the model's chat template; auto: if it has one.",
+)
+@click.option("--concurrency", default="1", show_default=True, metavar="N[,N...]", help="Requests in flight.")
+@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each kind.")
+@click.option("--baseline", metavar="NAME", help="Backend to compare with; runs interleaved, and once more as A/A control.")
+@click.option("--baseline-model", metavar="REF", help="Model of the baseline [default: fits it].")
+@click.option("--trace", type=click.IntRange(min=0), default=8, show_default=True, help="Step traces of N requests.")
+@click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and what it can decide; decode nothing.")
+@click.option("--allow-code-execution", is_flag=True, help="Let tasks execute code that the model wrote.")
+@database_option
+@engine_options
+@setting_options(several=("threshold",))
+@json_option
+def command(
+    backends: str,
+    tasks: str,
+    model: str | None,
+    limit: int | None,
+    num_fewshot: int | None,
+    chat_template: str,
+    concurrency: str,
+    repeats: int,
+    baseline: str | None,
+    baseline_model: str | None,
+    trace: int,
+    resume: bool,
+    dry_run: bool,
+    allow_code_execution: bool,
+    database: Path,
+    device: str,
+    dtype: str,
+    engine: str,
+    seed: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Decode lm-eval tasks with one or more backends, time every request, and store each as it ends.
+
+    What has finished is kept whatever happens; the same command with --resume goes on from there.
+    """
+    mode = check_engine(engine)
+    plugins = installed()
+    given = given_settings(options)
+    choices = [choose(plugins, name, model) for name in _names(backends, "--backend")]
+    base = None
+    if baseline is not None:
+        base = choose(plugins, baseline, baseline_model)
+    elif baseline_model is not None:
+        raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
+    concurrencies = _whole_numbers(concurrency, "--concurrency")
+    variants = _variants(given)
+    every = [*choices, *([base] if base else [])]
+    for variant in variants:
+        _check_settings(every, variant, plugins)
+
+    click.echo("Loading tasks ...", err=True)
+    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, shown_command
+    from dllm_audit.evaluate.loading import load_tasks
+
+    loaded_tasks: dict[str, Any] = {}
+    for name in _names(tasks, "--task"):
+        loaded_tasks |= load_tasks(name, num_fewshot, allow_code_execution)
+
+    def cells(repeat: int) -> list[Cell]:
+        out = []
+        for task_name, task in loaded_tasks.items():
+            for n in concurrencies:
+                for choice in choices:
+                    for settings in _distinct(choice, variants):
+                        out.append(Cell(choice.backend, choice.source, task_name, task, settings, n, repeat))
+                if base is not None:
+                    settings = _distinct(base, variants)[0]
+                    cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline")
+                    out += [cell, replace(cell, role="control")]
+        return out
+
+    plan = balanced_order([cells(repeat) for repeat in range(repeats)])
+    if dry_run:
+        from dllm_audit.cli.planning import show_plan
+
+        show_plan(plan, loaded_tasks, limit, database, as_json)
+        return
+    conditions = Conditions(
+        command=shown_command(["dllm-audit", *sys.argv[1:]]),
+        device=device,
+        dtype=dtype,
+        engine=mode,
+        seed=seed,
+        limit=limit,
+        num_fewshot=num_fewshot,
+        chat_template=chat_template,
+        trace=trace,
+        resume=resume,
+        allow_code=allow_code_execution,
+    )
+    from dllm_audit.store.database import Store
+
+    with Store.open(database, write=True) as store:
+        run_ids = _execute(plan, conditions, store, sys.stderr.isatty())
+        facts = [run_facts(store, run_id) for run_id in run_ids]
+    failed = sum(fact["failed"] for fact in facts)
+    if as_json:
+        click.echo(json.dumps({"runs": facts}, indent=2))
+    else:
+        click.echo(table(facts))
+        click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
+    if failed:
+        click.echo(f"{failed} requests failed; they count as failures, not as wrong answers. See: dllm-audit show RUN", err=True)
+        sys.exit(3)
+
+
+def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) -> list[str]:
+    from dllm_audit.evaluate.execution import execute
+
+    models: dict[Path, tuple[Any, float]] = {}
+    run_ids: list[str] = []
+    ticker = _Ticker(live, len(plan))
+    for cell in plan:
+        if cell.source.folder not in models:
+            began = time.perf_counter()
+            loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype)
+            models[cell.source.folder] = (loaded, time.perf_counter() - began)
+        ticker.next()
+        model, seconds = models[cell.source.folder]
+        try:
+            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds))
+        except (Interrupted, KeyboardInterrupt):
+            ticker.end()
+            raise Interrupted(
+                f"Interrupted. What had finished is kept in {store.path}; the same command with --resume goes on from there."
+            ) from None
+        except AuditError:
+            ticker.end()
+            raise
+        ticker.end()
+    return run_ids
+
+
+class _Ticker:
+    """Progress on stderr: one line per run, redrawn between requests when stderr is a terminal."""
+
+    def __init__(self, live: bool, runs: int) -> None:
+        self.live = live
+        self.runs = runs
+        self.number = 0
+        self.last: Progress | None = None
+        self.drawn = 0.0
+
+    def next(self) -> None:
+        self.number += 1
+        self.last = None
+
+    def tell(self, progress: Progress) -> None:
+        self.last = progress
+        moment = time.perf_counter()
+        if self.live and moment - self.drawn > 0.2:
+            self.drawn = moment
+            click.echo("\r\033[K" + self._line(progress), nl=False, err=True)
+
+    def end(self) -> None:
+        if self.last is not None:
+            click.echo(("\r\033[K" if self.live else "") + self._line(self.last), err=True)
+            self.last = None
+
+    def _line(self, progress: Progress) -> str:
+        cell = progress.cell
+        what = f"[{self.number}/{self.runs}] {cell.backend.name} on {cell.task_name}"
+        if cell.concurrency > 1:
+            what += f", {cell.concurrency} in flight"
+        if cell.role != "candidate":
+            what += f" ({cell.role})"
+        line = f"{what}: {progress.done}/{progress.planned} requests, {_clock(progress.seconds)}"
+        left = progress.planned - progress.done
+        if left and progress.seconds and progress.done:
+            line += f", about {_clock(progress.seconds / progress.done * left)} left"
+        return line + (f", {progress.failed} failed" if progress.failed else "")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def _names(text: str, option: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"{option} names nothing.")
+    if len(set(names)) != len(names):
+        raise UsageError(f"{option} {text} names one thing twice. Use --repeats to run it several times.")
+    return names
+
+
+def _whole_numbers(text: str, option: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is no list of whole numbers, such as 1,4,8.") from None
+    if any(number < 1 for number in numbers):
+        raise UsageError(f"{option} {text}: at least one request must be in flight.")
+    return numbers
+
+
+def _variants(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings of each run: one set per threshold."""
+    threshold = given.get("threshold")
+    if threshold is None:
+        return [given]
+    return [{**given, "threshold": part.strip()} for part in str(threshold).split(",")]
+
+
+def _check_settings(choices: Sequence[Choice], given: dict[str, Any], plugins: Plugins) -> None:
+    """A setting must be known to at least one backend of the command; a lone backend must know all of them."""
+    for name in given:
+        if not any(_declares(choice, name) for choice in choices):
+            choices[0].backend.resolve({name: given[name]}, traits=choices[0].source.traits)
+            raise SettingError(f"No backend of this command has a setting {name!r}.")
+    for choice in choices:
+        choice.backend.resolve(_own(choice, given), traits=choice.source.traits)
+
+
+def _declares(choice: Choice, name: str) -> bool:
+    return name in choice.backend.settings or any(setting.name == name for setting in choice.backend.own_settings)
+
+
+def _own(choice: Choice, given: dict[str, Any]) -> dict[str, Any]:
+    """The given settings that this backend declares, parsed."""
+    kept = {name: value for name, value in given.items() if _declares(choice, name)}
+    return {n: CORE_SETTINGS[n].parse(v) if n in CORE_SETTINGS else v for n, v in kept.items()}
+
+
+def _distinct(choice: Choice, variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One set of settings per run of this backend: a sweep of a setting that it does not have is one run."""
+    out: list[dict[str, Any]] = []
+    for variant in variants:
+        own = _own(choice, variant)
+        if own not in out:
+            out.append(own)
+    return out
+
+
+def run_facts(store: Store, run_id: str) -> dict[str, Any]:
+    """The facts of one run as `run --json` prints them. Seconds are summed over requests; throughput is over the makespan."""
+    run = store.run(run_id)
+    rows = store.requests(run_id)
+    good = [row for row in rows if row["error_type"] is None]
+
+    def total(column: str) -> Any:
+        return sum(row[column] for row in good)
+
+    kinds = ("prefill", "denoise", "refresh", "commit", "cfg")
+    forwards = {kind: total(f"{kind}_forwards") for kind in kinds}
+    answered, makespan = total("answered_tokens"), run["makespan_seconds"]
+    nfe = sum(forwards.values())
+    items = ("total", "waiting", "tokenise", "prefill", "denoise", "refresh", "commit", "sampling", "host", "detokenise")
+    return {
+        "run_id": run_id,
+        "backend": run["backend"],
+        "provenance": run["provenance"],
+        "model": run["model"],
+        "task": run["task"],
+        "role": run["role"],
+        "repeat": run["repeat"],
+        "concurrency": run["concurrency"],
+        "status": run["status"],
+        "requests": len(rows),
+        "failed": len(rows) - len(good),
+        "resumed": run["sittings"] > 1,
+        "metrics": {f"{m['metric']},{m['filter']}": m["value"] for m in store.metrics(run_id)},
+        "answered_tokens": answered,
+        "committed_tokens": total("committed_tokens"),
+        "tokens_per_second": answered / makespan if makespan else None,
+        "tokens_per_forward": answered / nfe if nfe else None,
+        "makespan_seconds": makespan,
+        "query_positions": total("query_positions"),
+        "forwards": forwards,
+        "seconds": {item: total(f"{item}_seconds") for item in items},
+        "settings": run["settings"],
+    }
+
+
+def table(facts: Sequence[dict[str, Any]]) -> str:
+    """A summary table of runs, one line each."""
+    header = ("backend", "model", "task", "in flight", "requests", "quality", "tokens/s", "tokens/forward", "run")
+    lines = [header]
+    for fact in facts:
+        metric, value = next(iter(fact["metrics"].items()), (None, None))
+        lines.append(
+            (
+                fact["backend"] + ("" if fact["role"] == "candidate" else f" ({fact['role']})"),
+                fact["model"],
+                fact["task"],
+                str(fact["concurrency"]),
+                f"{fact['requests'] - fact['failed']}/{fact['requests']}",
+                "-" if value is None or metric is None else f"{metric.partition(',')[0]} {value:.3f}",
+                "-" if fact["tokens_per_second"] is None else f"{fact['tokens_per_second']:.1f}",
+                "-" if fact["tokens_per_forward"] is None else f"{fact['tokens_per_forward']:.2f}",
+                fact["run_id"],
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)

@@ -1,0 +1,318 @@
+"""Plan runs and execute them: decode, time, store each request as it ends, score, trace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit import __version__
+from dllm_audit.backend import Backend
+from dllm_audit.errors import Interrupted
+from dllm_audit.evaluate.prompts import TaskPrompt, build_prompts, chat_template_of
+from dllm_audit.evaluate.scoring import score
+from dllm_audit.measure.environment import code_commit, describe, file_sha256
+from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
+from dllm_audit.records import Failure, Generation
+from dllm_audit.settings import Resolution
+from dllm_audit.store.database import Store
+
+if TYPE_CHECKING:
+    from dllm_audit.backend import Session
+
+#: Warm-up decodes the first request again until two times in a row differ by less than this, at most so often.
+WARM_UP_TOLERANCE = 0.10
+WARM_UP_MOST = 4
+
+
+#: What `run` changes in the backends' defaults: a task's answer ends with its end-of-text.
+RUN_DEFAULTS: Mapping[str, Any] = {"stop_at_eos": True}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to make: a backend with a model and settings, on one task, at one concurrency.
+
+    given: the settings as typed. role: candidate, baseline, or control (the baseline once more, for the A/A check).
+    """
+
+    backend: Backend
+    source: ModelSource
+    task_name: str
+    task: Any
+    given: Mapping[str, Any]
+    concurrency: int
+    repeat: int
+    role: str = "candidate"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all runs of one command share."""
+
+    command: str
+    device: str = "auto"
+    dtype: str = "auto"
+    engine: str = "eager"
+    seed: int = 0
+    limit: int | None = None
+    num_fewshot: int | None = None
+    chat_template: str = "auto"
+    trace: int = 8
+    resume: bool = False
+    allow_code: bool = False
+    invocation: str = field(default_factory=lambda: secrets.token_hex(4))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; told after every request, outside the timed region."""
+
+    cell: Cell
+    done: int
+    planned: int
+    failed: int
+    seconds: float
+
+
+def balanced_order(cells_by_repeat: Sequence[Sequence[Cell]]) -> list[Cell]:
+    """A B C, then C B A, and so on: a drift of the machine's clocks meets every run alike."""
+    return [
+        cell
+        for number, cells in enumerate(cells_by_repeat)
+        for cell in (cells if number % 2 == 0 else list(reversed(cells)))
+    ]
+
+
+def execute(
+    cell: Cell,
+    model: LoadedModel,
+    conditions: Conditions,
+    store: Store,
+    tell: Callable[[Progress], None],
+    load_seconds: float,
+) -> str:
+    """Make one run and return its id. Whatever ends it early, the requests that had finished are stored.
+
+    Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
+    """
+    chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
+    prompts = build_prompts(cell.task, model.tokenizer, chat, conditions.limit)
+    resolution = _resolution(cell, model, prompts)
+    identity = _identity(cell, model, conditions, chat, prompts, resolution)
+    content_key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    earlier = store.unfinished(content_key) if conditions.resume else None
+    if earlier is not None and earlier["status"] == "complete":
+        return str(earlier["run_id"])
+    session = cell.backend.open(model, _effective(cell), conditions.seed)
+    warm_up = _warm_up(session, prompts[0], cell)
+    manifest = {
+        "dllm_audit": __version__,
+        "code_commit": code_commit(),
+        "command": conditions.command,
+        "load_seconds": load_seconds,
+        "environment": describe(model.device),
+        "warm_up": warm_up,
+        "notes": [],
+        **{name: identity[name] for name in ("model", "engine", "prompts", "seed")},
+    }
+    if earlier is not None:
+        run_id = str(earlier["run_id"])
+        sitting = store.resume_run(run_id)
+    else:
+        run_id = f"{cell.backend.name}-{cell.task_name}-{secrets.token_hex(4)}"
+        sitting = 1
+        store.begin_run(
+            {
+                "run_id": run_id,
+                "invocation": conditions.invocation,
+                "content_key": content_key,
+                "backend": cell.backend.name,
+                "provenance": cell.backend.provenance,
+                "kind": cell.backend.kind,
+                "fidelity": resolution.settings.compat or "paper",
+                "model": cell.source.ref,
+                "task": cell.task_name,
+                "role": cell.role,
+                "concurrency": cell.concurrency,
+                "repeat": cell.repeat,
+                "settings": resolution.as_dict(),
+                "setting_sources": dict(resolution.sources),
+                "manifest": manifest,
+                "planned_requests": len(prompts),
+            }
+        )
+    try:
+        _decode(cell, session, prompts, store, run_id, sitting, tell)
+        _score(cell, conditions, prompts, store, run_id)
+        _trace(cell, session, prompts, store, run_id, conditions.trace)
+    except Interrupted:
+        with _uninterrupted():
+            store.end_run(run_id, "interrupted")
+        raise
+    except BaseException as error:
+        with _uninterrupted():
+            store.end_run(run_id, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    failed = any(row["error_type"] for row in store.requests(run_id))
+    store.end_run(run_id, "failed" if failed else "complete")
+    return run_id
+
+
+def _resolution(cell: Cell, model: LoadedModel, prompts: Sequence[TaskPrompt]) -> Resolution:
+    lengths = {prompt.gen_length for prompt in prompts}
+    task_length = lengths.pop() if len(lengths) == 1 else None
+    return cell.backend.resolve(cell.given, model.traits, task_length, RUN_DEFAULTS)
+
+
+def _effective(cell: Cell) -> dict[str, Any]:
+    """The settings as typed, over what `run` changes in the backend's defaults."""
+    changed = {name: value for name, value in RUN_DEFAULTS.items() if name in cell.backend.settings}
+    return {**changed, **cell.given}
+
+
+def _identity(
+    cell: Cell,
+    model: LoadedModel,
+    conditions: Conditions,
+    chat: bool,
+    prompts: Sequence[TaskPrompt],
+    resolution: Resolution,
+) -> dict[str, Any]:
+    """Everything that makes a run the same run: what it decodes, with what, how. No times, no paths."""
+    files = weight_files(cell.source.folder, cell.source.ref)
+    digests = {path.name: file_sha256(path) for path in files}
+    keys = hashlib.sha256("\n".join(prompt.key for prompt in prompts).encode()).hexdigest()
+    return {
+        "backend": cell.backend.name,
+        "provenance": cell.backend.provenance,
+        "task": cell.task_name,
+        "role": cell.role,
+        "concurrency": cell.concurrency,
+        "repeat": cell.repeat,
+        "settings": resolution.as_dict(),
+        "seed": conditions.seed,
+        "model": {
+            "ref": cell.source.ref,
+            "provenance": cell.source.provenance,
+            "revision": cell.source.revision,
+            "family": model.traits.family,
+            "attention": model.traits.attention,
+            "parameters": model.parameters,
+            "weight_bytes": model.weight_bytes,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "weights_sha256": digests,
+        },
+        "engine": {"mode": conditions.engine, "attention_kernel": "sdpa", "device": str(model.device)},
+        "prompts": {
+            "num_fewshot": cell.task.config.num_fewshot or 0,
+            "chat_template": chat,
+            "limit": conditions.limit,
+            "documents": len({prompt.doc_id for prompt in prompts}),
+            "prompts_sha256": keys,
+        },
+    }
+
+
+def _warm_up(session: Session, prompt: TaskPrompt, cell: Cell) -> dict[str, Any]:
+    """Decode the first request until its time is stationary; none of it is counted."""
+    request = prompt.request(cell.given)
+    seconds: list[float] = []
+    stationary = False
+    while not stationary and len(seconds) < WARM_UP_MOST:
+        began = time.perf_counter()
+        session.warm_up(request)
+        seconds.append(time.perf_counter() - began)
+        stationary = len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= WARM_UP_TOLERANCE * seconds[-2]
+    return {
+        "seconds": [round(s, 6) for s in seconds],
+        "stationary": stationary,
+        "criterion": f"first request decoded until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
+        f"at most {WARM_UP_MOST} times",
+    }
+
+
+def _decode(
+    cell: Cell,
+    session: Session,
+    prompts: Sequence[TaskPrompt],
+    store: Store,
+    run_id: str,
+    sitting: int,
+    tell: Callable[[Progress], None],
+) -> None:
+    stored = {row["ordinal"] for row in store.requests(run_id)}
+    pending = [prompt for prompt in prompts if prompt.ordinal not in stored]
+    done, failed = len(stored), 0
+    began = time.perf_counter()
+    tell(Progress(cell, done, len(prompts), failed, 0.0))
+
+    def keep(result: Generation | Failure) -> None:
+        nonlocal done, failed
+        prompt = prompts[int(result.id)]
+        with _uninterrupted():
+            store.add_result(
+                run_id, prompt.ordinal, sitting, prompt.key, prompt.doc_id, prompt.prompt, prompt.prompt_sha256, result
+            )
+        done += 1
+        failed += isinstance(result, Failure)
+        tell(Progress(cell, done, len(prompts), failed, time.perf_counter() - began))
+
+    try:
+        log = session.generate([prompt.request(cell.given) for prompt in pending], keep, cell.concurrency)
+    except Interrupted as stop:
+        if stop.log is not None:
+            with _uninterrupted():
+                store.add_log(run_id, sitting, stop.log)
+        raise
+    store.add_log(run_id, sitting, log)
+
+
+def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> None:
+    texts = {row["ordinal"]: row["text"] for row in store.requests(run_id) if row["error_type"] is None}
+    scores = score(cell.task_name, cell.task, prompts, texts, unsafe=conditions.allow_code)
+    store.add_scores(run_id, scores.answers, scores.metrics)
+
+
+def _trace(
+    cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int
+) -> None:
+    """Decode the first requests once more with a step trace, after the timed region."""
+    answered = {row["ordinal"]: row["output_ids"] for row in store.requests(run_id) if row["error_type"] is None}
+    chosen = [prompt for prompt in prompts if prompt.ordinal in answered][:number]
+
+    def keep(result: Generation | Failure) -> None:
+        if isinstance(result, Generation) and list(result.output_ids) == answered[int(result.id)]:
+            store.add_trace(run_id, int(result.id), result)
+
+    session.generate([prompt.request(cell.given) for prompt in chosen], keep, 1, traced=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back for the moment that a result takes to be stored, then let it through."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[Any] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def shown_command(arguments: Sequence[str]) -> str:
+    """The command line as typed, with folders reduced to their names so that a stored command names no machine."""
+    return " ".join(Path(a).name if "/" in a and Path(a).exists() else a for a in arguments)

@@ -1,0 +1,211 @@
+"""From a task's name to lm-eval's task objects, building only what was asked for.
+
+lm-eval's own index of its 14,000 names takes 14 to 27 seconds; reading the names out of its YAML files takes half a
+second, and then only the folder that holds the task is indexed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dllm_audit.errors import TaskError, did_you_mean
+from dllm_audit.evaluate.datasets import ImportedData, data_folder, find_data
+
+EMBEDDED_TASKS = Path(__file__).parent / "tasks"
+
+_NAME = re.compile(rb"^(?:task|group|tag):[ \t]*[\"']?([\w.\-]+)", re.MULTILINE)
+
+
+def embedded_task_names() -> list[str]:
+    """Names of the tasks that come with the package."""
+    return sorted(path.stem for path in EMBEDDED_TASKS.glob("*.yaml"))
+
+
+def lm_eval_folder() -> Path:
+    """Where lm-eval keeps its task files, without importing it."""
+    spec = util.find_spec("lm_eval")
+    assert spec is not None, "lm-eval is a dependency"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "tasks"
+
+
+def task_names(folder: Path) -> dict[str, Path]:
+    """Every task, group and tag name in the YAML files below `folder`, with the first file that names it."""
+    names: dict[str, Path] = {}
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            path = Path(parent) / file
+            if path.suffix in (".yaml", ".yml", ""):
+                for match in _NAME.finditer(path.read_bytes()):
+                    names.setdefault(match[1].decode(), path)
+    return names
+
+
+def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = False) -> dict[str, Any]:
+    """lm-eval task objects of a task, group, tag or YAML file, by task name. Raises TaskError with a sentence.
+
+    num_fewshot: overrides the task's own number of worked examples. allow_code: load tasks that execute model output.
+    """
+    path = _find(name)
+    if not allow_code and _plain_yaml(path).get("unsafe_code"):
+        raise TaskError(
+            f"Task {name!r} scores answers by executing the code that the model wrote, with your rights on this machine. "
+            "If you accept that, add --allow-code-execution (better inside a container)."
+        )
+    quiet()
+    with _explained(name):
+        tasks = _build(name, path)
+    if not tasks:
+        raise TaskError(f"Task {name!r} holds no task.")
+    for task_name, task in tasks.items():
+        if num_fewshot is not None:
+            task.set_config(key="num_fewshot", value=num_fewshot)
+        data = find_data(task_name)
+        if data is not None and data.fewshot is None and (task.config.num_fewshot or 0) > 0:
+            raise TaskError(
+                f"Task {task_name!r} shows {task.config.num_fewshot} worked examples, and none were imported. "
+                f"Import them with --fewshot, or run with --num-fewshot 0."
+            )
+        task.set_fewshot_seed(seed=1234)
+    return tasks
+
+
+def quiet() -> None:
+    """Keep the libraries' own progress and advice off the terminal."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for logger in ("lm_eval", "datasets", "transformers", "huggingface_hub", "httpx", "filelock"):
+        logging.getLogger(logger).setLevel(logging.ERROR)
+    import datasets
+
+    datasets.disable_progress_bars()
+
+
+def _find(name: str) -> Path:
+    """The YAML file of a task, group or tag."""
+    if name in embedded_task_names():
+        return EMBEDDED_TASKS / f"{name}.yaml"
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name)
+        if not path.is_file():
+            raise TaskError(f"There is no task file {name}.")
+        return path.resolve()
+    known = task_names(lm_eval_folder())
+    if name not in known:
+        raise TaskError(
+            f"There is no task {name!r}. {did_you_mean(name, [*known, *embedded_task_names()])} "
+            f"Embedded tasks: {', '.join(embedded_task_names())}."
+        )
+    return known[name]
+
+
+def _build(name: str, path: Path) -> dict[str, Any]:
+    if lm_eval_folder() not in path.parents:
+        return _load_overlay(path, _task_of(path), _relative_files(path))
+    data = find_data(name)
+    if data is not None:
+        return _load_overlay(path, name, _imported(path, data))
+    from lm_eval.tasks import TaskManager
+
+    inside = path.relative_to(lm_eval_folder()).parts[0]
+    return TaskManager(include_defaults=False, include_path=str(lm_eval_folder() / inside)).load(name)["tasks"]
+
+
+def _load_overlay(base: Path, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Load the task in `base` with `changes` on top, by lm-eval's own `include`."""
+    from lm_eval.tasks import TaskManager
+
+    with tempfile.TemporaryDirectory() as folder:
+        overlay = {"include": str(base.resolve()), "task": name, **changes}
+        (Path(folder) / f"{name}.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+        return TaskManager(include_defaults=False, include_path=folder).load(name)["tasks"]
+
+
+def _plain_yaml(path: Path) -> dict[str, Any]:
+    """A task file's plain fields; functions and includes are lm-eval's business."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda loader, node: None)
+    try:
+        fields = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a SafeLoader with one more tag
+    except (OSError, yaml.YAMLError) as error:
+        raise TaskError(f"{path} cannot be read as YAML: {error}.") from error
+    return fields if isinstance(fields, dict) else {}
+
+
+def _task_of(path: Path) -> str:
+    name = _plain_yaml(path).get("task")
+    if not isinstance(name, str):
+        raise TaskError(f"{path} names no task: it needs a line 'task: NAME'.")
+    return name
+
+
+def _relative_files(path: Path) -> dict[str, Any]:
+    """The overlay that makes data files, given relative to the task file, absolute."""
+    arguments = _plain_yaml(path).get("dataset_kwargs") or {}
+    files = arguments.get("data_files")
+    if not isinstance(files, dict):
+        return {}
+    absolute = {split: str((path.parent / file).resolve()) for split, file in files.items()}
+    return {"dataset_kwargs": {**arguments, "data_files": absolute}}
+
+
+def _imported(path: Path, data: ImportedData) -> dict[str, Any]:
+    """The overlay that replaces a hub data set by an imported one."""
+    fields = _plain_yaml(path)
+    test = fields.get("test_split") or fields.get("validation_split") or "test"
+    fewshot = fields.get("fewshot_split") or fields.get("training_split") or "train"
+    files = {test: str(data.folder / data.test.file)}
+    if data.fewshot is not None and fewshot != test:
+        files[fewshot] = str(data.folder / data.fewshot.file)
+    changes: dict[str, Any] = {
+        "dataset_path": "parquet" if data.test.file.endswith(".parquet") else "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files},
+    }
+    for key in ("training_split", "validation_split", "fewshot_split"):
+        if fields.get(key) is not None and fields[key] not in files:
+            changes[key] = None
+    return changes
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn what lm-eval and its libraries raise while loading into sentences."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except ModuleNotFoundError as error:
+        raise TaskError(
+            f"Task {name!r} needs the package {error.name!r}, which is not installed. Install it: pip install {error.name}"
+        ) from error
+    except (ConnectionError, FileNotFoundError) as error:
+        if "code_eval" in str(error):
+            raise TaskError(
+                f"Task {name!r} needs the metric 'code_eval' from the hub, which cannot be reached. "
+                "Run it once with network, so that the metric is kept."
+            ) from error
+        raise TaskError(
+            f"Task {name!r} needs data from the hub, which cannot be reached ({_first_line(error)}). "
+            f"Import a local copy: dllm-audit data import {name} TEST.jsonl --fewshot TRAIN.jsonl "
+            f"(it goes to {data_folder() / name})."
+        ) from error
+    except Exception as error:
+        raise TaskError(f"Task {name!r} could not be loaded: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
