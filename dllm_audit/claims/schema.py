@@ -254,7 +254,7 @@ class Decode(Section):
 
 
 class Quality(Section):
-    """The quality that goes with the speed; `at_speed` and `reference` are scores out of 100."""
+    """The quality that goes with the speed; accuracies in percent, other scores as `metric` names them."""
 
     benchmark: Told
     documents: Count | None = None
