@@ -132,18 +132,22 @@ def _contradicted_from(start: str, claims: dict[str, Claim]) -> set[str]:
 
 def _explain(path: Path, document: Document, error: ValidationError) -> Iterator[ClaimProblem]:
     for item in error.errors(include_url=False):
-        named = str(item.get("ctx", {}).get("field", ""))
-        # The location also holds the tags of unions, which are not in the file.
-        place = (
-            tuple(named.split("."))
-            if named
-            else tuple(p for p in item["loc"] if p not in ("number", "stated", "gap"))
-        )
+        named = item.get("ctx", {}).get("field")
+        place = tuple(named.split(".")) if named else _place_in_file(item["loc"], document.lines)
         kind = item["type"]
         where = ".".join(map(str, place[:-1] if kind in ("missing", "extra_forbidden") else place))
         line = _line_of(place, document.lines)
         sentence = f"{where or 'claim'}: {_sentence(item, place)}"
         yield ClaimProblem(path, line, sentence if sentence.endswith(("?", ".")) else f"{sentence}.")
+
+
+def _place_in_file(location: FieldPath, lines: dict[FieldPath, int]) -> FieldPath:
+    """A location of pydantic without the tags of unions ("number", "stated", "gap"), which no file has."""
+    place: FieldPath = ()
+    for step in location:
+        if (*place, step) in lines or step not in ("number", "stated", "gap"):
+            place = (*place, step)
+    return place
 
 
 def _sentence(item: Any, place: FieldPath) -> str:

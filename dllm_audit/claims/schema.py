@@ -29,8 +29,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-SCHEMA_VERSION = 1
-
 
 class Gap(StrEnum):
     """Why a field has no answer. The four are never exchanged for one another."""

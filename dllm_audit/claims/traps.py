@@ -21,12 +21,15 @@ TIME_UNITS = ("s", "ms")
 
 @dataclass(frozen=True)
 class Trap:
-    """`source` is where the trap was met, in public."""
+    """A rule with a title; `source` is where the trap was met, in public. Its id is the name of the rule."""
 
-    id: str
     title: str
     source: str
     rule: Rule
+
+    @property
+    def id(self) -> str:
+        return self.rule.__name__
 
 
 @dataclass(frozen=True)
@@ -290,109 +293,91 @@ def _listed(items: Sequence[str]) -> str:
 
 TRAPS: tuple[Trap, ...] = (
     Trap(
-        "other-gpu",
         "Other GPU",
         "Mercury report, arXiv:2506.17298: rivals' speeds are medians over cloud providers",
         other_gpu,
     ),
     Trap(
-        "other-engine",
         "Other engine",
         "LLaDA2.0 report, arXiv:2512.15745, and SGLang post of 2025-12-19: 2.1x on two engines, 1.9x on one",
         other_engine,
     ),
     Trap(
-        "weak-baseline",
         "Weak or synthetic baseline",
         "vLLM post of 2026-06-10: a rival whose acceptance rate was assumed, not measured",
         weak_baseline,
     ),
     Trap(
-        "uncached-baseline",
         "Uncached baseline",
         "Fast-dLLM, arXiv:2505.22618, Tables 1 to 4: every ratio is over a decoder without cache",
         uncached_baseline,
     ),
     Trap(
-        "assembled-estimate",
         "Estimate assembled from parts",
         "Towards AI article on LLaDA on an A100, section 5: block-cached rows",
         assembled_estimate,
     ),
     Trap(
-        "batch-1-only",
         "Batch 1 only",
         "Kim et al., arXiv:2510.04146: LLaDA stops gaining at a batch of about 8, LLaMA-3 gains at 16",
         batch_1_only,
     ),
     Trap(
-        "concurrency-unknown",
         "Concurrency unknown",
         "Gemini Diffusion model page, 2025-05: a rate without batch, prompt or hardware",
         concurrency_unknown,
     ),
     Trap(
-        "prompt-tokens-counted",
         "Prompt or padding tokens counted",
         "NVlabs/Fast-dLLM issue 15",
         prompt_tokens_counted,
     ),
     Trap(
-        "prefill-excluded",
         "Prefill excluded",
         "vLLM post of 2026-06-10, footnote to the performance figure",
         prefill_excluded,
     ),
     Trap(
-        "commit-pass-excluded",
         "Commit pass excluded",
         "DiffusionGemma developer guide: every finished block costs one more causal pass",
         commit_pass_excluded,
     ),
     Trap(
-        "overhead-excluded",
         "Fixed overhead excluded",
         "Gemini Diffusion model page, 2025-05: 0.84 s listed apart",
         overhead_excluded,
     ),
     Trap(
-        "fixed-steps-without-quality",
         "Steps fixed without quality",
         "Kim et al., arXiv:2510.04146: four tokens at every step cost LLaDA 11.9 points on GSM8K",
         fixed_steps_without_quality,
     ),
     Trap(
-        "speed-and-quality-apart",
         "Speed and quality from different settings",
         "Fast-dLLM v2, arXiv:2509.26328: speed at threshold 0.9, quality table at 1.0",
         speed_and_quality_apart,
     ),
     Trap(
-        "range-end",
         "Range quoted by its end",
         "DFlash, arXiv:2602.06036: 'above 6x' is MATH-500, the mean of Table 1 is 4.9x",
         range_quoted_by_its_end,
     ),
     Trap(
-        "several-devices",
         "Several devices counted as one",
         "dInfer, arXiv:2510.08666: eight H800 serve one request",
         several_devices,
     ),
     Trap(
-        "contradicting-figures",
         "Figures that contradict each other",
         "Fast-dLLM, arXiv:2505.22618, Figure 1(c): 266 s and 12 s beside 27.6x",
         contradicting_figures,
     ),
     Trap(
-        "self-reported-only",
         "Self-reported only",
         "NVlabs/Fast-dLLM issue 49: a rerun reached 71 % of the published rate",
         self_reported_only,
     ),
     Trap(
-        "undecidable-margin",
         "Quality margin that the benchmark cannot decide",
         "Power of a paired non-inferiority test (Liu et al. 2002); GSM8K has 1,319 documents",
         undecidable_margin,

@@ -147,6 +147,11 @@ def test_a_value_of_the_wrong_form_is_refused_in_plain_words(tmp_path, old, new,
     assert [message for _, message in problems_of(tmp_path, SWEEP.replace(old, new))] == [sentence]
 
 
+def test_a_figure_inside_a_group_is_named_by_its_whole_path(tmp_path):
+    text = SWEEP.replace("value: 1.8\n", "value:\n  qualifier: about\n  number: two\n  wording: about two\n")
+    assert problems_of(tmp_path, text) == [(line_of(text, "  number:"), "value.number: must be a number.")]
+
+
 def test_a_speedup_over_nothing_is_refused(tmp_path):
     start, end = SWEEP.index("baseline:\n"), SWEEP.index("hardware:")
     text = SWEEP[:start] + "baseline: none\n" + SWEEP[end:]

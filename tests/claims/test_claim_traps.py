@@ -1,7 +1,7 @@
 import pytest
 from honest_claims import HONEST, REPLICATED, SCORE, SWEEP, claim_of
 
-from dllm_audit.claims.traps import TRAPS, Trap, find_traps
+from dllm_audit.claims.traps import TRAPS, Trap, TrapFinding, find_traps
 
 
 def sentence(claim, trap_id):
@@ -23,19 +23,19 @@ def test_every_trap_has_a_title_and_a_source_and_a_name_of_its_own():
 
 def test_other_gpu():
     claim = claim_of(SWEEP, baseline__same_gpu="no")
-    assert sentence(claim, "other-gpu") == "The baseline (AR 7B) ran on other hardware than NVIDIA H100."
+    assert sentence(claim, "other_gpu") == "The baseline (AR 7B) ran on other hardware than NVIDIA H100."
 
 
 def test_other_engine():
     claim = claim_of(SWEEP, baseline__same_engine="no", baseline__engine="vLLM against our own")
-    assert sentence(claim, "other-engine") == (
+    assert sentence(claim, "other_engine") == (
         "The two sides ran on different engines (vLLM against our own): the engine may explain the gap."
     )
 
 
 def test_weak_baseline_by_its_share_of_what_the_hardware_allows():
     claim = claim_of(SWEEP, baseline__share_of_bound=0.26)
-    assert sentence(claim, "weak-baseline") == "The baseline reaches 26 % of what its hardware allows."
+    assert sentence(claim, "weak_baseline") == "The baseline reaches 26 % of what its hardware allows."
 
 
 def test_half_of_what_the_hardware_allows_is_not_weak():
@@ -44,7 +44,7 @@ def test_half_of_what_the_hardware_allows_is_not_weak():
 
 def test_weak_baseline_by_a_stronger_rival():
     rival = {"model": "AR 7B drafted", "value": 2400, "unit": "tok/s", "where": "Table 3"}
-    assert sentence(claim_of(SWEEP, baseline__stronger=rival), "weak-baseline") == (
+    assert sentence(claim_of(SWEEP, baseline__stronger=rival), "weak_baseline") == (
         "The baseline runs at 1200 tok/s, but AR 7B drafted, at 2400 tok/s (Table 3)."
     )
 
@@ -59,45 +59,45 @@ def test_a_rival_that_is_slower_or_in_another_unit_does_not_make_the_baseline_we
 def test_a_stronger_rival_in_time_is_the_one_that_takes_less():
     rival = {"model": "AR 7B drafted", "value": 400, "unit": "ms", "where": "Table 3"}
     claim = claim_of(SWEEP, baseline__value=900, baseline__unit="ms", baseline__stronger=rival)
-    assert sentence(claim, "weak-baseline") == (
+    assert sentence(claim, "weak_baseline") == (
         "The baseline runs at 900 ms, but AR 7B drafted, at 400 ms (Table 3)."
     )
 
 
 def test_synthetic_baseline():
     claim = claim_of(SWEEP, baseline__synthetic="yes")
-    assert sentence(claim, "weak-baseline") == "The baseline (AR 7B) is partly assumed, not measured."
+    assert sentence(claim, "weak_baseline") == "The baseline (AR 7B) is partly assumed, not measured."
 
 
 def test_uncached_baseline():
-    assert sentence(claim_of(SWEEP, baseline__kv_cache="no"), "uncached-baseline") == (
+    assert sentence(claim_of(SWEEP, baseline__kv_cache="no"), "uncached_baseline") == (
         "The baseline (AR 7B) recomputes everything at every step: it has no KV cache."
     )
 
 
 def test_estimate_assembled_from_parts():
     assembly = {"parts": ["a prefill", "ten passes"], "left_out": ["the refresh"]}
-    assert sentence(claim_of(SWEEP, status="estimated", assembly=assembly), "assembled-estimate") == (
+    assert sentence(claim_of(SWEEP, status="estimated", assembly=assembly), "assembled_estimate") == (
         "The figure was put together from a prefill and ten passes, never run as a whole; "
         "left out: the refresh."
     )
-    assert sentence(claim_of(SWEEP, status="estimated"), "assembled-estimate") == (
+    assert sentence(claim_of(SWEEP, status="estimated"), "assembled_estimate") == (
         "The figure is an estimate; nothing was run."
     )
 
 
 def test_batch_1_only():
-    assert sentence(claim_of(SWEEP, concurrency=1), "batch-1-only") == (
+    assert sentence(claim_of(SWEEP, concurrency=1), "batch_1_only") == (
         "One request at a time, which leaves compute idle: with more requests the comparison changes."
     )
 
 
 def test_concurrency_unknown():
-    assert sentence(claim_of(SWEEP, concurrency="not stated"), "concurrency-unknown") == (
+    assert sentence(claim_of(SWEEP, concurrency="not stated"), "concurrency_unknown") == (
         "The source does not say how many requests ran at once, so the figure has no place on any curve."
     )
     words = {"qualifier": "words", "wording": "low to medium"}
-    assert sentence(claim_of(SWEEP, concurrency=words), "concurrency-unknown") == (
+    assert sentence(claim_of(SWEEP, concurrency=words), "concurrency_unknown") == (
         "The concurrency is given only as 'low to medium'."
     )
 
@@ -107,21 +107,21 @@ def test_a_concurrency_that_could_not_be_read_is_no_trap():
 
 
 def test_prompt_or_padding_tokens_counted():
-    assert sentence(claim_of(REPLICATED, counts__prompt="yes"), "prompt-tokens-counted") == (
+    assert sentence(claim_of(REPLICATED, counts__prompt="yes"), "prompt_tokens_counted") == (
         "The rate counts prompt tokens as if they had been generated."
     )
-    assert sentence(claim_of(REPLICATED, counts__padding="suspected"), "prompt-tokens-counted") == (
+    assert sentence(claim_of(REPLICATED, counts__padding="suspected"), "prompt_tokens_counted") == (
         "The rate is suspected of counting padding tokens as if they had been generated."
     )
 
 
 def test_prefill_excluded():
     claim = claim_of(SWEEP, time_includes__prefill="no")
-    assert sentence(claim, "prefill-excluded") == "The time to process the prompt is left out."
+    assert sentence(claim, "prefill_excluded") == "The time to process the prompt is left out."
 
 
 def test_commit_pass_excluded():
-    assert sentence(claim_of(SWEEP, time_includes__commit_pass="no"), "commit-pass-excluded") == (
+    assert sentence(claim_of(SWEEP, time_includes__commit_pass="no"), "commit_pass_excluded") == (
         "The pass that writes or refreshes the cache after each block is left out."
     )
 
@@ -129,17 +129,17 @@ def test_commit_pass_excluded():
 def test_overhead_excluded_says_what_is_left_of_the_rate_when_the_seconds_are_known():
     # 200 / (200 / 4000 + 0.95) = 200 and 1000 / (1000 / 4000 + 0.95) = 833.3
     time = {"prefill": "yes", "commit_pass": "yes", "fixed_overhead": "no", "overhead_seconds": 0.95}
-    assert sentence(claim_of(REPLICATED, time_includes=time), "overhead-excluded") == (
+    assert sentence(claim_of(REPLICATED, time_includes=time), "overhead_excluded") == (
         "0.95 s a request are left out: with them 200 tokens come at 200 tok/s and 1,000 tokens at 833 tok/s."
     )
-    assert sentence(claim_of(SWEEP, time_includes__fixed_overhead="no"), "overhead-excluded") == (
+    assert sentence(claim_of(SWEEP, time_includes__fixed_overhead="no"), "overhead_excluded") == (
         "Fixed costs of every request are left out."
     )
 
 
 @pytest.mark.parametrize("quality", ["none", "not stated"])
 def test_steps_fixed_without_quality(quality):
-    assert sentence(claim_of(REPLICATED, quality=quality), "fixed-steps-without-quality") == (
+    assert sentence(claim_of(REPLICATED, quality=quality), "fixed_steps_without_quality") == (
         "The steps were fixed beforehand (8), the fewer the faster, and no quality is given for that number."
     )
 
@@ -153,7 +153,7 @@ def test_a_threshold_without_quality_is_silence_but_not_the_trap_of_fixed_steps(
 
 
 def test_speed_and_quality_from_different_settings():
-    assert sentence(claim_of(SWEEP, quality__same_runs="no"), "speed-and-quality-apart") == (
+    assert sentence(claim_of(SWEEP, quality__same_runs="no"), "speed_and_quality_apart") == (
         "The quality quoted was obtained with other settings or on other tasks than the speed."
     )
 
@@ -163,24 +163,25 @@ def test_range_quoted_by_its_end():
         {"what": task, "value": value, "unit": "x", "relation": "part", "where": "Table 2"}
         for task, value in (("maths", 1.8), ("chat", 1.1))
     ]
-    assert sentence(claim_of(SWEEP, aggregate="best", figures=parts), "range-end") == (
+    assert sentence(claim_of(SWEEP, aggregate="best", figures=parts), "range_quoted_by_its_end") == (
         "The figure is the best of several: they run from 1.1 to 1.8x."
     )
     end = {"qualifier": "up to", "high": 1.8, "wording": "up to 1.8x"}
     assert (
-        sentence(claim_of(SWEEP, value=end), "range-end") == "The figure is the end of a range (up to 1.8x)."
+        sentence(claim_of(SWEEP, value=end), "range_quoted_by_its_end")
+        == "The figure is the end of a range (up to 1.8x)."
     )
 
 
 def test_several_devices_counted_as_one():
-    assert sentence(claim_of(REPLICATED, rate_of="one request"), "several-devices") == (
+    assert sentence(claim_of(REPLICATED, rate_of="one request"), "several_devices") == (
         "The figure takes 8 devices (NVIDIA H100) as if they were one."
     )
 
 
 def test_a_ratio_with_as_many_devices_on_both_sides_is_fair():
     assert find_traps(claim_of(SWEEP, hardware__count=8, baseline__devices=8)) == []
-    assert sentence(claim_of(SWEEP, hardware__count=8, baseline__devices="not stated"), "several-devices")
+    assert sentence(claim_of(SWEEP, hardware__count=8, baseline__devices="not stated"), "several_devices")
 
 
 def test_contradicting_figures_by_a_pair_that_comes_to_another_ratio():
@@ -193,7 +194,7 @@ def test_contradicting_figures_by_a_pair_that_comes_to_another_ratio():
         "where": "Figure 1",
     }
     claim = claim_of(SWEEP, value=27.6, figures=[pair])
-    assert sentence(claim, "contradicting-figures") == (
+    assert sentence(claim, "contradicting_figures") == (
         "Claimed is 27.6x, but Figure 1 gives 12 against 266 s, which is 22.2x."
     )
 
@@ -206,7 +207,7 @@ def test_contradicting_figures_by_the_same_thing_given_twice():
         "relation": "same",
         "where": "The report",
     }
-    assert sentence(claim_of(REPLICATED, figures=[twice]), "contradicting-figures") == (
+    assert sentence(claim_of(REPLICATED, figures=[twice]), "contradicting_figures") == (
         "Claimed is 4000 tok/s, but The report gives 4100 tok/s (its abstract)."
     )
 
@@ -226,7 +227,9 @@ def test_rounding_is_no_contradiction():
 def test_a_smaller_figure_does_not_contradict_up_to():
     twice = {"what": "a second place", "value": 9.0, "unit": "x", "relation": "same", "where": "Section 2"}
     end = {"qualifier": "up to", "high": 10, "wording": "up to 10x"}
-    assert [f.id for f in find_traps(claim_of(SWEEP, value=end, figures=[twice]))] == ["range-end"]
+    assert [f.id for f in find_traps(claim_of(SWEEP, value=end, figures=[twice]))] == [
+        "range_quoted_by_its_end"
+    ]
 
 
 def test_contradicting_figures_by_a_part_that_beats_the_best():
@@ -236,30 +239,30 @@ def test_contradicting_figures_by_a_part_that_beats_the_best():
     ]
     findings = {f.id: f.sentence for f in find_traps(claim_of(REPLICATED, aggregate="best", figures=parts))}
     assert findings == {
-        "range-end": "The figure is the best of several: they run from 4000 to 4090 tok/s.",
-        "contradicting-figures": "Claimed is 4000 tok/s, but Table 3 has a better one, 4090 tok/s (logic).",
+        "range_quoted_by_its_end": "The figure is the best of several: they run from 4000 to 4090 tok/s.",
+        "contradicting_figures": "Claimed is 4000 tok/s, but Table 3 has a better one, 4090 tok/s (logic).",
     }
 
 
 def test_contradicting_figures_by_another_claim():
     contradiction = {"claim": "honest-score", "finding": "the same run gives 1.2x there"}
-    assert sentence(claim_of(SWEEP, contradicts=[contradiction]), "contradicting-figures") == (
+    assert sentence(claim_of(SWEEP, contradicts=[contradiction]), "contradicting_figures") == (
         "Claimed is 1.8x, but the same run gives 1.2x there."
     )
 
 
 def test_self_reported_only():
-    assert sentence(claim_of(SWEEP, reported_by="vendor"), "self-reported-only") == (
+    assert sentence(claim_of(SWEEP, reported_by="vendor"), "self_reported_only") == (
         "Only the vendor reports it: no other run of it is known."
     )
-    assert sentence(claim_of(REPLICATED, replications=[]), "self-reported-only") == (
+    assert sentence(claim_of(REPLICATED, replications=[]), "self_reported_only") == (
         "Only the authors report it: no other run of it is known."
     )
 
 
 def test_quality_margin_that_the_benchmark_cannot_decide():
     # 1,319 documents decide 2.165 points, so a stated margin of 2 is out of reach and one of 2.2 is not.
-    assert sentence(claim_of(SCORE, quality__claimed_margin_points=2), "undecidable-margin") == (
+    assert sentence(claim_of(SCORE, quality__claimed_margin_points=2), "undecidable_margin") == (
         "GSM8K has 1,319 documents, which decide a loss of 2.2 points "
         "(10 % discordance, one-sided 5 %, power 80 %), not one of 2 points."
     )
@@ -267,7 +270,7 @@ def test_quality_margin_that_the_benchmark_cannot_decide():
 
 
 def test_without_a_stated_margin_the_difference_shown_is_what_must_be_believed():
-    assert sentence(claim_of(SCORE, quality__at_speed=72.2), "undecidable-margin").endswith(
+    assert sentence(claim_of(SCORE, quality__at_speed=72.2), "undecidable_margin").endswith(
         "not one of 0.8 points."
     )
 
@@ -283,11 +286,9 @@ def test_an_unreadable_source_walks_into_no_trap_of_silence():
     assert find_traps(claim) == []
 
 
-def test_a_trap_of_ones_own_is_a_value():
-    long_prompts = Trap(
-        "long-prompt", "Long prompt", "own", lambda c: "Long." if c.prompt_tokens > 500 else None
-    )
-    (finding,) = find_traps(claim_of(SWEEP), [long_prompts])
-    assert (finding.id, finding.title, finding.sentence, finding.source) == (
-        "long-prompt", "Long prompt", "Long.", "own",
-    )  # fmt: skip
+def test_a_trap_of_ones_own_is_a_rule_with_a_title():
+    def long_prompt(claim):
+        return "Long." if claim.prompt_tokens > 500 else None
+
+    (finding,) = find_traps(claim_of(SWEEP), [Trap("Long prompt", "our own notes", long_prompt)])
+    assert finding == TrapFinding("long_prompt", "Long prompt", "Long.", "our own notes")

@@ -34,53 +34,59 @@ def test_every_trap_is_met_by_a_published_claim():
     [
         (
             "fastdllm-27.6x",
-            {"weak-baseline", "uncached-baseline", "batch-1-only", "range-end", "contradicting-figures"}
-            | {"self-reported-only", "undecidable-margin"},
+            {
+                "weak_baseline",
+                "uncached_baseline",
+                "batch_1_only",
+                "range_quoted_by_its_end",
+                "contradicting_figures",
+            }
+            | {"self_reported_only", "undecidable_margin"},
         ),
         (
             "fastdllm-llada-gsm8k-256-8.1x",
-            {"uncached-baseline", "batch-1-only", "self-reported-only", "undecidable-margin"},
+            {"uncached_baseline", "batch_1_only", "self_reported_only", "undecidable_margin"},
         ),
         (
             "fastdllm-llada-humaneval-256-combined",
-            {"uncached-baseline", "batch-1-only", "prompt-tokens-counted", "undecidable-margin"},
+            {"uncached_baseline", "batch_1_only", "prompt_tokens_counted", "undecidable_margin"},
         ),
         (
             "fastdllm-accuracy-within-1-2-points",
-            {"contradicting-figures", "self-reported-only", "undecidable-margin"},
+            {"contradicting_figures", "self_reported_only", "undecidable_margin"},
         ),
-        ("fastdllm-v2-2.54x", {"batch-1-only", "speed-and-quality-apart", "self-reported-only"}),
+        ("fastdllm-v2-2.54x", {"batch_1_only", "speed_and_quality_apart", "self_reported_only"}),
         ("kim-llada-gsm8k-fixed-4-per-step", set()),
         (
             "llada2-up-to-2.1x",
-            {"other-engine", "concurrency-unknown", "speed-and-quality-apart", "range-end"}
-            | {"contradicting-figures", "self-reported-only"},
+            {"other_engine", "concurrency_unknown", "speed_and_quality_apart", "range_quoted_by_its_end"}
+            | {"contradicting_figures", "self_reported_only"},
         ),
         (
             "llada21-flash-humanevalplus",
-            {"concurrency-unknown", "range-end", "contradicting-figures", "self-reported-only"}
-            | {"undecidable-margin"},
+            {"concurrency_unknown", "range_quoted_by_its_end", "contradicting_figures", "self_reported_only"}
+            | {"undecidable_margin"},
         ),
-        ("dflash-6x-lossless", {"concurrency-unknown", "range-end", "self-reported-only"}),
-        ("seed-diffusion-2146", {"other-gpu", "other-engine", "concurrency-unknown", "self-reported-only"}),
-        ("mercury-coder-mini-1109", {"other-gpu", "other-engine", "self-reported-only"}),
+        ("dflash-6x-lossless", {"concurrency_unknown", "range_quoted_by_its_end", "self_reported_only"}),
+        ("seed-diffusion-2146", {"other_gpu", "other_engine", "concurrency_unknown", "self_reported_only"}),
+        ("mercury-coder-mini-1109", {"other_gpu", "other_engine", "self_reported_only"}),
         (
             "gemini-diffusion-1479",
-            {"concurrency-unknown", "overhead-excluded", "contradicting-figures", "self-reported-only"},
+            {"concurrency_unknown", "overhead_excluded", "contradicting_figures", "self_reported_only"},
         ),
         (
             "diffusiongemma-vllm-h100-1008",
-            {"weak-baseline", "batch-1-only", "prefill-excluded", "fixed-steps-without-quality"}
-            | {"self-reported-only"},
+            {"weak_baseline", "batch_1_only", "prefill_excluded", "fixed_steps_without_quality"}
+            | {"self_reported_only"},
         ),
         (
             "dinfer-10x-over-fastdllm",
-            {"other-engine", "weak-baseline", "uncached-baseline", "batch-1-only", "several-devices"}
-            | {"self-reported-only"},
+            {"other_engine", "weak_baseline", "uncached_baseline", "batch_1_only", "several_devices"}
+            | {"self_reported_only"},
         ),
         (
             "tai-llada-blockcached-estimate-p1024",
-            {"weak-baseline", "assembled-estimate", "batch-1-only", "commit-pass-excluded"},
+            {"weak_baseline", "assembled_estimate", "batch_1_only", "commit_pass_excluded"},
         ),
     ],
 )
@@ -89,7 +95,7 @@ def test_a_known_claim_walks_into_the_traps_that_it_is_known_for(claim_id, expec
 
 
 def test_the_266_seconds_are_set_against_the_27_6x():
-    (finding,) = [f for f in find_traps(REGISTRY.get("fastdllm-27.6x")) if f.id == "contradicting-figures"]
+    (finding,) = [f for f in find_traps(REGISTRY.get("fastdllm-27.6x")) if f.id == "contradicting_figures"]
     assert finding.sentence == "Claimed is 27.6x, but Figure 1(c) gives 12 against 266 s, which is 22.2x."
 
 
