@@ -62,7 +62,7 @@ def other_engine(claim: Claim) -> str | None:
     if claim.baseline is None or claim.baseline.same_engine != "no":
         return None
     return (
-        f"The two sides ran on different engines ({claim.baseline.engine}): the engine may explain the gap."
+        f"The engines of the two sides differ ({claim.baseline.engine}): the engine may explain the gap."
     )
 
 

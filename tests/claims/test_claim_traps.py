@@ -29,7 +29,7 @@ def test_other_gpu():
 def test_other_engine():
     claim = claim_of(SWEEP, baseline__same_engine="no", baseline__engine="vLLM against our own")
     assert sentence(claim, "other_engine") == (
-        "The two sides ran on different engines (vLLM against our own): the engine may explain the gap."
+        "The engines of the two sides differ (vLLM against our own): the engine may explain the gap."
     )
 
 
