@@ -55,15 +55,14 @@ def find_traps(claim: Claim, traps: Sequence[Trap] | None = None) -> list[TrapFi
 def other_gpu(claim: Claim) -> str | None:
     if claim.baseline is None or claim.baseline.same_gpu != "no":
         return None
-    return f"The baseline ({claim.baseline.model}) ran on other hardware than {claim.hardware.device}."
+    device = "the model" if isinstance(claim.hardware.device, Gap) else claim.hardware.device
+    return f"The baseline ({claim.baseline.model}) ran on other hardware than {device}."
 
 
 def other_engine(claim: Claim) -> str | None:
     if claim.baseline is None or claim.baseline.same_engine != "no":
         return None
-    return (
-        f"The engines of the two sides differ ({claim.baseline.engine}): the engine may explain the gap."
-    )
+    return f"The engines of the two sides differ ({claim.baseline.engine}): the engine may explain the gap."
 
 
 def weak_baseline(claim: Claim) -> str | None:

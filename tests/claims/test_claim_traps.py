@@ -26,6 +26,11 @@ def test_other_gpu():
     assert sentence(claim, "other_gpu") == "The baseline (AR 7B) ran on other hardware than NVIDIA H100."
 
 
+def test_other_gpu_when_not_even_the_models_own_is_stated():
+    claim = claim_of(SWEEP, baseline__same_gpu="no", hardware="not stated")
+    assert sentence(claim, "other_gpu") == "The baseline (AR 7B) ran on other hardware than the model."
+
+
 def test_other_engine():
     claim = claim_of(SWEEP, baseline__same_engine="no", baseline__engine="vLLM against our own")
     assert sentence(claim, "other_engine") == (
