@@ -10,12 +10,12 @@ from dllm_audit.errors import ModelError, did_you_mean
 from dllm_audit.settings import DecodeSettings, Resolution, Setting, resolve_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from dllm_audit.decode.recipe import Recipe
     from dllm_audit.models.loading import LoadedModel, ModelSource
     from dllm_audit.models.traits import ModelTraits
-    from dllm_audit.records import EngineLog, Failure, Generation, Request
+    from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, Request
 
 #: Where numbers come from. Numbers of different provenance are never averaged.
 PROVENANCES = ("reference", "library", "upstream", "served")
@@ -62,6 +62,9 @@ class Session(Protocol):
 
     def warm_up(self, request: Request) -> None: ...
 
+    def forward_costs(self, shapes: Sequence[ForwardShape]) -> list[float] | None:
+        """Seconds of one bare forward of each shape, measured apart from any request; None where that cannot be done."""
+
 
 class Backend(Protocol):
     """A decoder that can be audited. Attributes describe it without loading anything.
@@ -70,15 +73,32 @@ class Backend(Protocol):
     waivers: what it cannot prove (see "check-backend"), each a sentence that the report shows.
     """
 
-    name: str
-    summary: str
-    provenance: str
-    kind: str
-    families: tuple[str, ...]
-    default_model: str | None
-    settings: Mapping[str, Any]
-    own_settings: tuple[Setting, ...]
-    waivers: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def provenance(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def families(self) -> tuple[str, ...]: ...
+
+    @property
+    def default_model(self) -> str | None: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def own_settings(self) -> tuple[Setting, ...]: ...
+
+    @property
+    def waivers(self) -> tuple[str, ...]: ...
 
     def check_model(self, source: ModelSource) -> None:
         """Raise ModelError when this backend cannot decode `source`."""

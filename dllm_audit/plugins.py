@@ -58,7 +58,10 @@ def load_plugins() -> Plugins:
             continue
         backends[backend.name] = backend
         origins[backend.name] = f"plugin {plugin!r}"
-    families = [*FAMILIES, *(family for _, family in _collect(manager, "dllm_audit_model_families", problems))]
+    families = [
+        *FAMILIES,
+        *(family for _, family in _collect(manager, "dllm_audit_model_families", problems)),
+    ]
     return Plugins(backends, tuple(families), origins, tuple(problems))
 
 

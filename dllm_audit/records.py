@@ -132,7 +132,8 @@ class ForwardShape:
     """How often a forward of this shape ran, and the seconds it took, over a whole run.
 
     width: query positions per row (the widest row of the batch). rows: rows of the batch.
-    decided: positions whose logits were computed, summed over all forwards of the shape.
+    decided: positions whose logits were computed, keys: columns that the widest row could see; both summed over all
+    forwards of the shape.
     """
 
     kind: str
@@ -141,6 +142,7 @@ class ForwardShape:
     count: int
     seconds: float
     decided: int
+    keys: int
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,7 @@ class Setting:
                 f"Setting {self.name}={value!r} is not one of {', '.join(self.choices)}. "
                 + did_you_mean(str(value), self.choices)
             )
-        if self.minimum is not None and (
-            parsed < self.minimum or (self.open_minimum and parsed == self.minimum)
-        ):
+        if self.minimum is not None and (parsed < self.minimum or (self.open_minimum and parsed == self.minimum)):
             raise SettingError(
                 f"Setting {self.name}={value} is too small: it must be "
                 f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}."

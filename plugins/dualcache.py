@@ -1,6 +1,13 @@
 """Masked diffusion with remembered prefix and suffix: Fast-dLLM's DualCache (arXiv 2505.22618, section 3.2)."""
 
-from dllm_audit import MASKED_DIFFUSION_FAMILIES, MASKED_DIFFUSION_SETTINGS, DualCache, RecipeBackend, build_recipe, hookimpl
+from dllm_audit import (
+    MASKED_DIFFUSION_FAMILIES,
+    MASKED_DIFFUSION_SETTINGS,
+    DualCache,
+    RecipeBackend,
+    build_recipe,
+    hookimpl,
+)
 
 backend = RecipeBackend(
     name="dualcache",

@@ -1,6 +1,13 @@
 """Masked diffusion without a cache: every step recomputes every position (LLaDA, arXiv 2502.09992)."""
 
-from dllm_audit import MASKED_DIFFUSION_FAMILIES, MASKED_DIFFUSION_SETTINGS, NoCache, RecipeBackend, build_recipe, hookimpl
+from dllm_audit import (
+    MASKED_DIFFUSION_FAMILIES,
+    MASKED_DIFFUSION_SETTINGS,
+    NoCache,
+    RecipeBackend,
+    build_recipe,
+    hookimpl,
+)
 
 backend = RecipeBackend(
     name="uncached",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ from dllm_audit.cli.options import json_option
 def command(as_json: bool) -> None:
     """List the decoder backends: kind, model families, settings with defaults, where each was registered."""
     plugins = installed()
-    facts = [
+    facts: list[dict[str, Any]] = [
         {
             "name": backend.name,
             "summary": backend.summary,

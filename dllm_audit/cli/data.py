@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dllm_audit.cli.options import json_option
+
+if TYPE_CHECKING:
+    from dllm_audit.evaluate.datasets import ImportedData
 
 
 @click.group(epilog="Example: dllm-audit data list")
@@ -57,9 +61,11 @@ def list_command(as_json: bool) -> None:
     for data in found:
         click.echo(f"{data.task}: {data.test.rows} documents ({data.test.source}, sha256 {data.test.sha256[:12]})")
         if data.fewshot is not None:
-            click.echo(f"    worked examples: {data.fewshot.rows} ({data.fewshot.source}, sha256 {data.fewshot.sha256[:12]})")
+            click.echo(
+                f"    worked examples: {data.fewshot.rows} ({data.fewshot.source}, sha256 {data.fewshot.sha256[:12]})"
+            )
 
 
-def _facts(data) -> dict:  # type: ignore[no-untyped-def]
+def _facts(data: ImportedData) -> dict[str, Any]:
     facts = dataclasses.asdict(data)
     return {**facts, "folder": str(data.folder)}

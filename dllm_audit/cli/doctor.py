@@ -22,7 +22,11 @@ def command(device: str, as_json: bool) -> None:
     facts = describe(pick_device(device))
     hazards = timing_hazards(facts)
     if as_json:
-        report = {"environment": facts, "backends": sorted(plugins.backends), "warnings": [*plugins.problems, *hazards]}
+        report = {
+            "environment": facts,
+            "backends": sorted(plugins.backends),
+            "warnings": [*plugins.problems, *hazards],
+        }
         click.echo(json.dumps(report, indent=2))
         return
     width = max(map(len, facts))

@@ -62,6 +62,8 @@ def command(
     if (prompt is None) == (requests is None):
         raise UsageError("Give either --prompt TEXT or --requests FILE.jsonl.")
     check_engine(engine)
+    from dllm_audit.models.loading import has_tokenizer
+
     choice = choose(installed(), backend, model)
     settings = given_settings(options)
     choice.backend.resolve(settings, traits=choice.source.traits)
@@ -71,12 +73,12 @@ def command(
     else:
         assert requests is not None
         asked = list(_read(requests))
-    loaded = load(choice, device, dtype)
-    if prompt is not None and loaded.tokenizer is None:
+    if prompt is not None and not has_tokenizer(choice.source.folder):
         raise UsageError(
             f"The model folder {choice.source.ref} has no tokenizer, so it takes token ids only. "
             'Put {"id": "1", "prompt_ids": [1, 2, 3]} into a file and give it with --requests.'
         )
+    loaded = load(choice, device, dtype)
     session = choice.backend.open(loaded, settings, seed)
 
     printer = _Printer(asked, loaded, as_json, trace)
@@ -100,7 +102,9 @@ def _read(path: Path) -> Iterator[tuple[Any, Request | Failure]]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}. Give a UTF-8 file with one JSON object per line.") from error
     if not any(line.strip() for line in lines):
-        raise UsageError(f'{path} holds no request. Each line is a JSON object such as {{"id": "1", "prompt_ids": [1, 2]}}.')
+        raise UsageError(
+            f'{path} holds no request. Each line is a JSON object such as {{"id": "1", "prompt_ids": [1, 2]}}.'
+        )
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -112,7 +116,10 @@ def _read(path: Path) -> Iterator[tuple[Any, Request | Failure]]:
             id = fields.get("id", id)
             yield id, _request(fields)
         except (ValueError, RequestError) as error:
-            yield id, Failure(str(id), "RequestError", f"Line {number} of {path.name} is no request: {error}.")
+            yield (
+                id,
+                Failure(str(id), "RequestError", f"Line {number} of {path.name} is no request: {error}."),
+            )
 
 
 def _request(fields: dict[str, Any]) -> Request:

@@ -79,7 +79,10 @@ def setting_options(several: tuple[str, ...] = ()) -> Callable[[Callable], Calla
                 option = click.option(f"{name}/--no-{name[2:]}", setting.name, default=None, help=setting.help)
             elif setting.name in several:
                 option = click.option(
-                    name, setting.name, metavar="X[,X...]", help=setting.help + " Several values make several runs."
+                    name,
+                    setting.name,
+                    metavar="X[,X...]",
+                    help=setting.help + " Several values make several runs.",
                 )
             else:
                 metavar = "|".join(setting.choices) or {int: "N", float: "X"}.get(setting.type, "TEXT")

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: dllm-audit run --backend dualcache,ar --task gsm_mini --limit 20 --threshold 0.9")
 @click.option("--backend", "backends", required=True, metavar="NAME[,NAME...]", help="See dllm-audit backends.")
-@click.option("--task", "tasks", required=True, metavar="TASK[,TASK...]", help="An lm-eval task, or a task's YAML file.")
+@click.option(
+    "--task", "tasks", required=True, metavar="TASK[,TASK...]", help="An lm-eval task, or a task's YAML file."
+)
 @click.option("--model", help="Embedded model, folder with safetensors, or hub id [default: fits the backend].")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents of each task.")
 @click.option("--num-fewshot", type=click.IntRange(min=0), help="Worked examples in the prompt [default: the task's].")
@@ -46,7 +48,11 @@ if TYPE_CHECKING:
 )
 @click.option("--concurrency", default="1", show_default=True, metavar="N[,N...]", help="Requests in flight.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each kind.")
-@click.option("--baseline", metavar="NAME", help="Backend to compare with; runs interleaved, and once more as A/A control.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    help="Backend to compare with; runs interleaved, and once more as A/A control.",
+)
 @click.option("--baseline-model", metavar="REF", help="Model of the baseline [default: fits it].")
 @click.option("--trace", type=click.IntRange(min=0), default=8, show_default=True, help="Step traces of N requests.")
 @click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
@@ -150,7 +156,10 @@ def command(
         click.echo(table(facts))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
     if failed:
-        click.echo(f"{failed} requests failed; they count as failures, not as wrong answers. See: dllm-audit show RUN", err=True)
+        click.echo(
+            f"{failed} requests failed; they count as failures, not as wrong answers. See: dllm-audit show RUN",
+            err=True,
+        )
         sys.exit(3)
 
 
@@ -296,7 +305,18 @@ def run_facts(store: Store, run_id: str) -> dict[str, Any]:
     forwards = {kind: total(f"{kind}_forwards") for kind in kinds}
     answered, makespan = total("answered_tokens"), run["makespan_seconds"]
     nfe = sum(forwards.values())
-    items = ("total", "waiting", "tokenise", "prefill", "denoise", "refresh", "commit", "sampling", "host", "detokenise")
+    items = (
+        "total",
+        "waiting",
+        "tokenise",
+        "prefill",
+        "denoise",
+        "refresh",
+        "commit",
+        "sampling",
+        "host",
+        "detokenise",
+    )
     return {
         "run_id": run_id,
         "backend": run["backend"],
@@ -325,7 +345,17 @@ def run_facts(store: Store, run_id: str) -> dict[str, Any]:
 
 def table(facts: Sequence[dict[str, Any]]) -> str:
     """A summary table of runs, one line each."""
-    header = ("backend", "model", "task", "in flight", "requests", "quality", "tokens/s", "tokens/forward", "run")
+    header = (
+        "backend",
+        "model",
+        "task",
+        "in flight",
+        "requests",
+        "quality",
+        "tokens/s",
+        "tokens/forward",
+        "run",
+    )
     lines = [header]
     for fact in facts:
         metric, value = next(iter(fact["metrics"].items()), (None, None))

@@ -50,9 +50,14 @@ class RowShape:
 class CachePolicy(Protocol):
     """How a decoder uses keys and values. `attention`: what the model must have been trained with."""
 
-    name: str
-    attention: str
-    supports_suffix: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def attention(self) -> str: ...
+
+    @property
+    def supports_suffix(self) -> bool: ...
 
     def begin(self, row: RowShape) -> Window | None: ...
 

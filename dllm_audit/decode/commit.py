@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class CommitPolicy(Protocol):
     """`needs_probability`: its bar is a probability, so the confidence must lie in 0..1."""
 
-    needs_probability: bool
+    @property
+    def needs_probability(self) -> bool: ...
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor: ...
 

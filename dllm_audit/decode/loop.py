@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -56,17 +56,13 @@ class Finished:
     residual_masks: int
 
 
-class ShapeCounts:
-    """Forwards of a run by shape (kind, width, rows): how often, how long, how many positions were decided."""
+@dataclass
+class ShapeTally:
+    """Forwards of one shape: the marks of their intervals, positions decided and columns visible, summed."""
 
-    def __init__(self) -> None:
-        self.marks: dict[tuple[str, int, int], list] = {}
-
-    def add(self, kind: str, width: int, rows: int, interval: tuple, decided: int) -> None:
-        entry = self.marks.setdefault((kind, width, rows), [0, [], 0])
-        entry[0] += 1
-        entry[1].append(interval)
-        entry[2] += decided
+    intervals: list[tuple[Any, Any]] = field(default_factory=list)
+    decided: int = 0
+    keys: int = 0
 
 
 class DecodeLoop:
@@ -79,7 +75,7 @@ class DecodeLoop:
         self.model = model
         self.recipe = recipe
         self.clock = clock
-        self.shapes = ShapeCounts()
+        self.shapes: dict[tuple[str, int, int], ShapeTally] = {}
         self.canvas = Canvas.empty(rows, length, model.device)
         cached = recipe.cache.name != "none"
         self.runner = ForwardRunner(model, self.canvas, cached)
@@ -165,9 +161,10 @@ class DecodeLoop:
             decided = len(at_row)
         interval = self.clock.mark(kind, ids)
         width = max(w.hi - w.lo for w in plan)
-        for shape_kind in (kind, "cfg") if guided else (kind,):
-            share = interval if shape_kind == kind else (interval[0], interval[0])
-            self.shapes.add(shape_kind, width, len(batch), share, decided)
+        tally = self.shapes.setdefault((kind, width, len(batch)), ShapeTally())
+        tally.intervals.append(interval)
+        tally.decided += decided
+        tally.keys += max(w.visible for w in plan)
         for row, window in zip(batch, plan, strict=True):
             row.count(window, "cfg" if guided else None)
 
@@ -312,7 +309,9 @@ def check_fits(row: RowInput, model: LoadedModel) -> None:
             f"{traits.max_positions}. Shorten the prompt (fewer few-shot examples) or lower gen_length."
         )
     if traits.shift and not row.prompt_ids:
-        raise RequestError("The prompt is empty, and this model predicts a token from the one before it. Give at least one.")
+        raise RequestError(
+            "The prompt is empty, and this model predicts a token from the one before it. Give at least one."
+        )
     bad = next((i for i in (*row.prompt_ids, *row.suffix_ids) if not 0 <= i < traits.vocab_size), None)
     if bad is not None:
         raise RequestError(f"Token id {bad} is outside this model's vocabulary of {traits.vocab_size}.")

@@ -97,7 +97,9 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
     llada = settings.compat == "llada"
     fast_dllm = settings.compat == "fast-dllm"
     if llada and not isinstance(cache, NoCache):
-        raise SettingError("compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'.")
+        raise SettingError(
+            "compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'."
+        )
     if settings.compat and settings.tokens_per_step is not None:
         raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
     if settings.eos != "keep" and not end_ids:
@@ -146,7 +148,5 @@ def mask_token_id(settings: DecodeSettings, traits: ModelTraits) -> int:
     if chosen is None:
         raise SettingError("This model states no mask token: say --set mask_token_id=N.")
     if chosen >= traits.vocab_size:
-        raise SettingError(
-            f"mask_token_id={chosen} is outside this model's vocabulary of {traits.vocab_size} tokens."
-        )
+        raise SettingError(f"mask_token_id={chosen} is outside this model's vocabulary of {traits.vocab_size} tokens.")
     return chosen

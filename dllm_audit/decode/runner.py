@@ -31,10 +31,21 @@ class KeyValues(Cache):
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, 2, rows, heads, length + 1, width)
         self.buffer = torch.zeros(shape, device=device, dtype=dtype)
-        self._plan: tuple[Tensor | None, Tensor | slice, bool, int, slice | None] = (None, slice(0), True, 0, None)
+        self._plan: tuple[Tensor | None, Tensor | slice, bool, int, slice | None] = (
+            None,
+            slice(0),
+            True,
+            0,
+            None,
+        )
 
     def plan(
-        self, slots: Tensor | None, columns: Tensor | slice, from_start: bool, visible: int, slot: slice | None
+        self,
+        slots: Tensor | None,
+        columns: Tensor | slice,
+        from_start: bool,
+        visible: int,
+        slot: slice | None,
     ) -> None:
         """slots: int64 [B] or None for one row given by `slot`; columns: int64 [B, W], or a slice for one row."""
         self._plan = (slots, columns, from_start, visible, slot)
@@ -137,9 +148,7 @@ class ForwardRunner:
             self.key_values.plan(None, columns, _self_contained(window), window.visible, at)
         return self.canvas.tokens[at, columns], self.arange[None, columns], None
 
-    def _many_rows(
-        self, slots: Sequence[int], windows: Sequence[Window]
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _many_rows(self, slots: Sequence[int], windows: Sequence[Window]) -> tuple[Tensor, Tensor, Tensor | None]:
         device = self.arange.device
         numbers = torch.tensor([[s, w.lo, w.hi, w.visible] for s, w in zip(slots, windows, strict=True)], device=device)
         at, lo, hi, visible = numbers.unbind(dim=1)

@@ -100,10 +100,7 @@ class Score:
 
         if self.confidence == "random":
             return torch.cat(
-                [
-                    torch.rand(n, generator=g, device=logits.device)
-                    for g, n in zip(generators, counts, strict=True)
-                ]
+                [torch.rand(n, generator=g, device=logits.device) for g, n in zip(generators, counts, strict=True)]
             )
         probabilities = logits.softmax(dim=-1)
         if self.confidence == "probability":

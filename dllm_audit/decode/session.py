@@ -82,6 +82,12 @@ class RecipeSession:
             logs.append(self._run_group(recipe, group, on_result, concurrency, traced, before))
         return _join(logs)
 
+    def forward_costs(self, shapes: Sequence[ForwardShape], repeats: int = 5) -> list[float]:
+        """Seconds of one bare forward of each shape, measured now, apart from any request. See decode.costs."""
+        from dllm_audit.decode.costs import measure_costs
+
+        return measure_costs(self.model, shapes, repeats)
+
     def warm_up(self, request: Request) -> None:
         """Decode `request` once and forget it, so that the first timed request does not pay for allocations."""
         self.generate([replace(request, id="warm-up")], lambda result: None)
@@ -258,8 +264,16 @@ def _log(loop: DecodeLoop, clock: Clock) -> EngineLog:
     """What the loop did until now, read from the clock's marks."""
     clock.pause()
     shapes = tuple(
-        ForwardShape(kind, width, rows, count, sum(clock.timer.seconds(*mark) for mark in marks), decided)
-        for (kind, width, rows), (count, marks, decided) in loop.shapes.marks.items()
+        ForwardShape(
+            kind,
+            width,
+            rows,
+            len(tally.intervals),
+            sum(clock.timer.seconds(*interval) for interval in tally.intervals),
+            tally.decided,
+            tally.keys,
+        )
+        for (kind, width, rows), tally in loop.shapes.items()
     )
     return EngineLog(shapes, clock.total, clock.paused_seconds, dict(clock.totals))
 

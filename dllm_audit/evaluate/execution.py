@@ -19,6 +19,7 @@ from dllm_audit.backend import Backend
 from dllm_audit.errors import Interrupted
 from dllm_audit.evaluate.prompts import TaskPrompt, build_prompts, chat_template_of
 from dllm_audit.evaluate.scoring import score
+from dllm_audit.measure.books import Books, close_books
 from dllm_audit.measure.environment import code_commit, describe, file_sha256
 from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
 from dllm_audit.records import Failure, Generation
@@ -152,7 +153,9 @@ def execute(
             }
         )
     try:
-        _decode(cell, session, prompts, store, run_id, sitting, tell)
+        books = _decode(cell, session, prompts, store, run_id, sitting, tell)
+        if books is not None:
+            store.set_manifest(run_id, {**manifest, "books": books.as_dict()})
         _score(cell, conditions, prompts, store, run_id)
         _trace(cell, session, prompts, store, run_id, conditions.trace)
     except Interrupted:
@@ -249,32 +252,48 @@ def _decode(
     run_id: str,
     sitting: int,
     tell: Callable[[Progress], None],
-) -> None:
+) -> Books | None:
+    """Decode what is not stored yet. Returns the books of this sitting, None when there was nothing to decode."""
     stored = {row["ordinal"] for row in store.requests(run_id)}
     pending = [prompt for prompt in prompts if prompt.ordinal not in stored]
-    done, failed = len(stored), 0
+    if not pending:
+        return None
+    done, failed, outside = len(stored), 0, 0.0
     began = time.perf_counter()
     tell(Progress(cell, done, len(prompts), failed, 0.0))
 
     def keep(result: Generation | Failure) -> None:
-        nonlocal done, failed
+        nonlocal done, failed, outside
+        handed_over = time.perf_counter()
         prompt = prompts[int(result.id)]
         with _uninterrupted():
             store.add_result(
-                run_id, prompt.ordinal, sitting, prompt.key, prompt.doc_id, prompt.prompt, prompt.prompt_sha256, result
+                run_id,
+                prompt.ordinal,
+                sitting,
+                prompt.key,
+                prompt.doc_id,
+                prompt.prompt,
+                prompt.prompt_sha256,
+                result,
             )
         done += 1
         failed += isinstance(result, Failure)
         tell(Progress(cell, done, len(prompts), failed, time.perf_counter() - began))
+        outside += time.perf_counter() - handed_over
 
+    requests = [prompt.request(cell.given) for prompt in pending]
     try:
-        log = session.generate([prompt.request(cell.given) for prompt in pending], keep, cell.concurrency)
+        started = time.perf_counter()
+        log = session.generate(requests, keep, cell.concurrency)
+        wall = time.perf_counter() - started - outside
     except Interrupted as stop:
         if stop.log is not None:
             with _uninterrupted():
                 store.add_log(run_id, sitting, stop.log)
         raise
     store.add_log(run_id, sitting, log)
+    return close_books(log, wall, session.forward_costs)
 
 
 def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> None:
@@ -283,9 +302,7 @@ def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], st
     store.add_scores(run_id, scores.answers, scores.metrics)
 
 
-def _trace(
-    cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int
-) -> None:
+def _trace(cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int) -> None:
     """Decode the first requests once more with a step trace, after the timed region."""
     answered = {row["ordinal"]: row["output_ids"] for row in store.requests(run_id) if row["error_type"] is None}
     chosen = [prompt for prompt in prompts if prompt.ordinal in answered][:number]

@@ -139,7 +139,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
 
     Loader.add_constructor("!function", lambda loader, node: None)
     try:
-        fields = yaml.load(path.read_text(encoding="utf-8"), Loader)  # noqa: S506 - a SafeLoader with one more tag
+        fields = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, yaml.YAMLError) as error:
         raise TaskError(f"{path} cannot be read as YAML: {error}.") from error
     return fields if isinstance(fields, dict) else {}

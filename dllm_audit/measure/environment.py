@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -90,7 +91,12 @@ def _nvidia_smi(index: int) -> dict[str, Any]:
     }
     try:
         answer = subprocess.run(
-            ["nvidia-smi", f"--id={index}", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"],
+            [
+                "nvidia-smi",
+                f"--id={index}",
+                f"--query-gpu={','.join(names)}",
+                "--format=csv,noheader,nounits",
+            ],
             capture_output=True,
             text=True,
             timeout=10,
@@ -150,17 +156,15 @@ def file_sha256(path: Path) -> str:
     cache = _hash_cache()
     key = f"{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
     known: dict[str, str] = {}
-    try:
+    # No memory yet, or a damaged one, is rebuilt below.
+    with contextlib.suppress(OSError, ValueError):
         known = json.loads(cache.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        pass  # no memory yet, or a damaged one: it is rebuilt below
     if key not in known:
         known[key] = _sha256(path)
-        try:
+        # A read-only home costs only the memory.
+        with contextlib.suppress(OSError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             cache.write_text(json.dumps(known), encoding="utf-8")
-        except OSError:
-            pass  # a read-only home costs only the memory
     return known[key]
 
 

@@ -134,7 +134,9 @@ def weight_files(folder: Path, ref: str) -> list[Path]:
             raise ModelError(f"{index} cannot be read: {error}.") from error
         missing = sorted(name for name in names if os.sep in name or not (folder / name).exists())
         if missing:
-            raise ModelError(f"{ref} lacks {len(missing)} of its weight files, the first is {missing[0]}. Copy them again.")
+            raise ModelError(
+                f"{ref} lacks {len(missing)} of its weight files, the first is {missing[0]}. Copy them again."
+            )
         return [folder / name for name in sorted(names)]
     model_file = folder / "model.safetensors"
     if model_file.exists():
@@ -150,12 +152,8 @@ def weight_files(folder: Path, ref: str) -> list[Path]:
     raise ModelError(f"{ref} has a config.json but no *.safetensors file, so there are no weights to load.")
 
 
-def load_model(
-    source: ModelSource, device: str = "cpu", dtype: str = "auto", tokenizer: bool = True
-) -> LoadedModel:
+def load_model(source: ModelSource, device: str = "cpu", dtype: str = "auto", tokenizer: bool = True) -> LoadedModel:
     """Load weights and tokenizer of `source`. dtype "auto": float32 on a CPU, bfloat16 elsewhere."""
-    import torch
-
     chosen_device = pick_device(device)
     chosen_dtype = pick_dtype(dtype, chosen_device)
     module = _build_module(source, chosen_device, chosen_dtype)
@@ -215,7 +213,9 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
         with torch.device("meta"):
             module = getattr(transformers, source.family.module)(config)
     except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
-        raise ModelError(f"{source.ref}: its config.json does not describe a {source.family.name} model: {error}.") from error
+        raise ModelError(
+            f"{source.ref}: its config.json does not describe a {source.family.name} model: {error}."
+        ) from error
     # Its frequencies are a buffer that no checkpoint holds, so it cannot stay on the meta device.
     module.model.rotary_emb = type(module.model.rotary_emb)(config).to(device)
     return module
@@ -241,7 +241,9 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
                         )
                     state[name] = tensor.to(dtype)
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path} cannot be read as safetensors ({error}). It may be cut off: copy it again.") from error
+            raise ModelError(
+                f"{path} cannot be read as safetensors ({error}). It may be cut off: copy it again."
+            ) from error
     tied = bool(source.family.translate(source.fields).get("tie_word_embeddings", False))
     if "lm_head.weight" not in state and "model.embed_tokens.weight" in state and tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
@@ -256,17 +258,22 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
         module.lm_head.weight = module.model.embed_tokens.weight
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model folder has tokenizer files that can be read without remote code."""
+    return (folder / "tokenizer.json").exists() or (
+        (folder / "vocab.json").exists() and (folder / "merges.txt").exists()
+    )
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a model folder, or None where it has none. Never runs remote code."""
+    if not has_tokenizer(folder):
+        return None
     import transformers
 
-    if (folder / "tokenizer.json").exists():
-        cls: Any = transformers.PreTrainedTokenizerFast
-    elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        # Dream and DiffuCoder ship Qwen2's files under a tokenizer class of their own.
-        cls = transformers.Qwen2Tokenizer
-    else:
-        return None
+    # Dream and DiffuCoder ship Qwen2's files under a tokenizer class of their own.
+    fast = (folder / "tokenizer.json").exists()
+    cls: Any = transformers.PreTrainedTokenizerFast if fast else transformers.Qwen2Tokenizer
     try:
         return cls.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,13 @@ class Store:
         """
         path = Path(path)
         if not write and not path.exists():
-            raise StoreError(f"There are no results in {path}. Make some with: dllm-audit run --backend dualcache --task gsm_mini")
+            raise StoreError(
+                f"There are no results in {path}. Make some with: dllm-audit run --backend dualcache --task gsm_mini"
+            )
         if write and not path.parent.is_dir():
-            raise StoreError(f"The folder {path.parent} for the results file does not exist. Make it, or give another --db.")
+            raise StoreError(
+                f"The folder {path.parent} for the results file does not exist. Make it, or give another --db."
+            )
         known = migrations()
         newest = known[-1][0]
         connection = _connect(path, write)
@@ -116,11 +120,9 @@ class Store:
             yield
             self._connection.execute("COMMIT")
         except duckdb.Error as error:
-            try:
+            # The failed statement may have ended the transaction already; what counts is the first error.
+            with suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
-            except duckdb.Error:
-                # The failed statement may have ended the transaction already; what counts is the first error.
-                pass
             raise StoreError(
                 f"{self.path} could not be written: {_first_line(error)} What was stored before is kept; "
                 "make room or give another --db, then go on with --resume."
@@ -226,6 +228,11 @@ class Store:
                 for row in rows:
                     self._insert(table, {"run_id": run_id, **row})
 
+    def set_manifest(self, run_id: str, manifest: Mapping[str, Any]) -> None:
+        """Replace the manifest of a run, for what is known only after it."""
+        with self._transaction():
+            self._connection.execute("UPDATE runs SET manifest = ? WHERE run_id = ?", [json.dumps(manifest), run_id])
+
     def end_run(self, run_id: str, status: str) -> None:
         """Say how a run ended (complete, interrupted or failed), and how long its sittings took.
 
@@ -267,7 +274,9 @@ class Store:
             return _parsed((exact or rows)[0])
         known = [row["run_id"] for row in self.query("SELECT run_id FROM runs")]
         if rows:
-            raise StoreError(f"Several runs begin with {run_id!r}: {', '.join(r['run_id'] for r in rows[:5])}. Type more of it.")
+            raise StoreError(
+                f"Several runs begin with {run_id!r}: {', '.join(r['run_id'] for r in rows[:5])}. Type more of it."
+            )
         raise StoreError(f"There is no run {run_id!r} in {self.path}. {did_you_mean(run_id, known)}")
 
     def requests(self, run_id: str) -> list[dict[str, Any]]:
@@ -277,8 +286,8 @@ class Store:
     def shapes(self, run_id: str) -> list[ForwardShape]:
         """Forward shapes of a run, sittings added up."""
         rows = self.query(
-            "SELECT kind, width, rows, sum(count)::BIGINT AS count, sum(seconds) AS seconds, sum(decided)::BIGINT AS decided "
-            "FROM forward_shapes WHERE run_id = ? GROUP BY ALL ORDER BY kind, width, rows",
+            "SELECT kind, width, rows, sum(count)::BIGINT AS count, sum(seconds) AS seconds, "
+            "sum(decided)::BIGINT AS decided, sum(keys)::BIGINT AS keys FROM forward_shapes WHERE run_id = ? GROUP BY ALL ORDER BY kind, width, rows",
             [run_id],
         )
         return [ForwardShape(**row) for row in rows]
@@ -311,7 +320,11 @@ class Store:
     def copy_table(self, table: str, target: Path, format: str) -> None:
         """Write a whole table to `target` as parquet, csv or json."""
         assert table in self.export_tables()
-        options = {"parquet": "FORMAT parquet", "csv": "FORMAT csv, HEADER", "json": "FORMAT json, ARRAY true"}[format]
+        options = {
+            "parquet": "FORMAT parquet",
+            "csv": "FORMAT csv, HEADER",
+            "json": "FORMAT json, ARRAY true",
+        }[format]
         try:
             self._connection.execute(f"COPY (SELECT * FROM {table}) TO ? ({options})", [str(target)])
         except duckdb.Error as error:
@@ -319,7 +332,7 @@ class Store:
 
 
 def _shape_row(shape: ForwardShape) -> tuple[Any, ...]:
-    return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided)
+    return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided, shape.keys)
 
 
 def _parsed(row: dict[str, Any]) -> dict[str, Any]:

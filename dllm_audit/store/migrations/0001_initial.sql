@@ -74,7 +74,8 @@ CREATE TABLE forward_shapes (
     rows     INTEGER NOT NULL,
     count    BIGINT NOT NULL,
     seconds  DOUBLE NOT NULL,
-    decided  BIGINT NOT NULL                 -- positions whose logits were computed
+    decided  BIGINT NOT NULL,                -- positions whose logits were computed
+    keys     BIGINT NOT NULL                 -- columns that the widest row could see, summed
 );
 
 CREATE TABLE trace_forwards (

@@ -1,0 +1,42 @@
+# Two commands do everything on a fresh machine: `make run` (the main job) and `make test`.
+PYTHON ?= python3
+# The CPU build where the platform offers one; a plain "torch" may fetch a CUDA build of several gigabytes.
+TORCH_SPEC ?= torch==2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+AUDIT := $(BIN)/dllm-audit
+DB ?= dllm-audit.duckdb
+STAMP := $(VENV)/.installed
+
+.PHONY: run test lint bench goldens report clean
+
+run: $(STAMP)  ## decode tasks with five backends, store every request, write the report
+	$(AUDIT) run --backend uncached,prefixcache,dualcache,block --baseline ar --task gsm_mini --limit 40 --threshold 0.9 --db $(DB)
+	$(AUDIT) run --backend uncached,dualcache,block --task gsm_mini --limit 40 --tokens-per-step 1 --db $(DB)
+	$(AUDIT) run --backend uncached --task lists_shuffle,lists_replace,lists_copy --limit 40 --block-length 16 --tokens-per-step 1 --db $(DB)
+	$(AUDIT) run --backend uncached --task lists_shuffle,lists_replace,lists_copy --limit 40 --block-length 16 --tokens-per-step 8 --db $(DB)
+	$(AUDIT) report --db $(DB)
+
+test: $(STAMP)  ## run every test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+lint: $(STAMP)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## benchmarks: ratios measured side by side in one run
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks
+
+report: $(STAMP)  ## write the report again from the stored results
+	$(AUDIT) report --db $(DB)
+
+$(STAMP): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "$(TORCH_SPEC)"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,81 @@
+"""`run --dry-run`: what would run, how long it may take, and what it can decide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dllm_audit.evaluate.execution import Cell
+
+
+def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None, database: Path, as_json: bool) -> None:
+    """Print the plan. The time is estimated from earlier runs of the same backend, model and task, if there are any."""
+    from dllm_audit.statistics.power import decidable_margin
+
+    documents = {name: min(limit or len(task.eval_docs), len(task.eval_docs)) for name, task in tasks.items()}
+    earlier = _seconds_per_request(database)
+    runs = []
+    for cell in plan:
+        requests = documents[cell.task_name]
+        each = earlier.get((cell.backend.name, cell.source.ref, cell.task_name))
+        runs.append(
+            {
+                "backend": cell.backend.name,
+                "model": cell.source.ref,
+                "task": cell.task_name,
+                "role": cell.role,
+                "concurrency": cell.concurrency,
+                "repeat": cell.repeat,
+                "settings": dict(cell.given),
+                "requests": requests,
+                "estimated_seconds": None if each is None else each * requests,
+            }
+        )
+    margins = {name: decidable_margin(n).margin for name, n in documents.items()}
+    known = [run["estimated_seconds"] for run in runs]
+    total = None if any(seconds is None for seconds in known) else sum(known)
+    if as_json:
+        facts = {
+            "runs": runs,
+            "requests": sum(run["requests"] for run in runs),
+            "estimated_seconds": total,
+            "decidable_margin": margins,
+        }
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for number, run in enumerate(runs, 1):
+        settings = " ".join(f"{k}={v}" for k, v in run["settings"].items())
+        role = "" if run["role"] == "candidate" else f" ({run['role']})"
+        click.echo(
+            f"{number:>3}. {run['backend']}{role} on {run['task']} with {run['model']}: {run['requests']} requests, "
+            f"{run['concurrency']} in flight, repeat {run['repeat']} {settings}".rstrip()
+        )
+    click.echo(f"\n{sum(run['requests'] for run in runs)} requests in {len(runs)} runs.")
+    if total is None:
+        click.echo(f"No time can be estimated: {database} holds no earlier run of every backend, model and task.")
+    else:
+        click.echo(f"About {total / 60:.1f} minutes, estimated from earlier runs in {database}.")
+    for name, margin in margins.items():
+        click.echo(
+            f"{name}: {documents[name]} paired documents can decide a quality margin of {100 * margin:.1f} points "
+            "(one-sided 5 %, power 80 %, 10 % of the documents discordant)."
+        )
+
+
+def _seconds_per_request(database: Path) -> dict[tuple[str, str, str], float]:
+    """Mean seconds of a request by (backend, model, task), from earlier runs."""
+    from dllm_audit.store.database import Store
+
+    if not database.exists():
+        return {}
+    with Store.open(database) as store:
+        rows = store.query(
+            "SELECT backend, model, task, avg(total_seconds) AS seconds FROM runs JOIN requests USING (run_id) "
+            "WHERE error_type IS NULL GROUP BY ALL"
+        )
+    return {(row["backend"], row["model"], row["task"]): row["seconds"] for row in rows if row["seconds"] is not None}

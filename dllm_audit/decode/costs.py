@@ -1,0 +1,67 @@
+"""What one forward of a given shape costs, measured apart from any request."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from dllm_audit.decode.cache import Window
+from dllm_audit.decode.runner import ForwardRunner
+from dllm_audit.decode.state import Canvas
+from dllm_audit.measure.clock import timer_for
+
+if TYPE_CHECKING:
+    from dllm_audit.models.loading import LoadedModel
+    from dllm_audit.records import ForwardShape
+
+
+def measure_costs(model: LoadedModel, shapes: Sequence[ForwardShape], repeats: int = 5) -> list[float]:
+    """Median seconds of a forward of each shape, with the vocabulary head on as many positions as it decided on average.
+
+    The shapes take turns, `repeats` times each after one unmeasured turn, on a canvas of arbitrary tokens, so that a
+    drift of the machine meets all of them. kind "cfg" is not a forward of its own: it rides in the same pass.
+    """
+    timer = timer_for(model.device.type)
+    with torch.inference_mode():
+        trials = [_Trial(model, shape) for shape in shapes]
+        seconds: list[list[float]] = [[] for _ in trials]
+        for turn in range(repeats + 1):
+            for trial, times in zip(trials, seconds, strict=True):
+                timer.settle()
+                start = timer.now()
+                trial.run()
+                stop = timer.now()
+                timer.settle()
+                if turn:
+                    times.append(timer.seconds(start, stop))
+    return [statistics.median(times) for times in seconds]
+
+
+class _Trial:
+    """One shape, ready to be run again and again."""
+
+    def __init__(self, model: LoadedModel, shape: ForwardShape) -> None:
+        self.shape = shape
+        visible = max(shape.width, round(shape.keys / shape.count))
+        generator = torch.Generator().manual_seed(0)
+        canvas = Canvas.empty(shape.rows, visible, model.device)
+        tokens = torch.randint(0, model.traits.vocab_size, canvas.tokens.shape, generator=generator)
+        canvas.tokens.copy_(tokens)
+        attention = "full"
+        if shape.kind == "prefill":
+            attention = "causal" if model.traits.attention == "causal" else "block"
+        window = Window(shape.kind, visible - shape.width, visible, visible, attention=attention)
+        self.windows = [window] * shape.rows
+        self.slots = list(range(shape.rows))
+        self.runner = ForwardRunner(model, canvas, cached=True)
+        decided = round(shape.decided / shape.count)
+        self.rows = torch.arange(decided, device=model.device) % shape.rows
+        self.index = torch.arange(decided, device=model.device) // shape.rows % shape.width
+
+    def run(self) -> None:
+        hidden = self.runner.run(self.slots, self.windows)
+        if len(self.rows):
+            self.runner.logits(hidden, self.rows, self.index, 0.0)
