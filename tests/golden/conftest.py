@@ -1,0 +1,49 @@
+"""The recorded model, loaded once, and a way to decode rows with it while counting from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from golden_cases import MODEL, Decoded, Outside
+
+from dllm_audit import Failure, Generation, Request
+from dllm_audit.models.loading import LoadedModel, find_model, load_model
+from dllm_audit.plugins import load_plugins
+
+
+@pytest.fixture(scope="session")
+def tiny_llada() -> LoadedModel:
+    return load_model(find_model(str(MODEL)), "cpu", "float32")
+
+
+@pytest.fixture(scope="session")
+def decode(tiny_llada) -> Callable[..., Decoded]:
+    """decode(backend name, requests, settings, concurrency) -> Decoded, with traces."""
+    backends = load_plugins().backends
+
+    def run(backend: str, requests: Iterable[Request], settings=None, concurrency: int = 1) -> Decoded:
+        network, out, since_last = tiny_llada.module.model, Decoded(), Outside()
+        inner = network.forward
+
+        def counted(*args, **kwargs):
+            rows, width = kwargs["input_ids"].shape
+            for counter in (since_last, out.total):
+                counter.calls += 1
+                counter.positions += rows * width
+            return inner(*args, **kwargs)
+
+        def keep(result: Generation | Failure) -> None:
+            assert result.id not in out.results
+            out.results[result.id] = result
+            out.outside[result.id] = Outside(since_last.calls, since_last.positions)
+            since_last.calls = since_last.positions = 0
+
+        network.forward = counted
+        try:
+            out.log = backends[backend].open(tiny_llada, settings or {}).generate(list(requests), keep, concurrency, True)
+        finally:
+            network.forward = inner
+        return out
+
+    return run
