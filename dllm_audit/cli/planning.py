@@ -19,7 +19,7 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
 
     documents = {name: min(limit or len(task.eval_docs), len(task.eval_docs)) for name, task in tasks.items()}
     earlier = _seconds_per_request(database)
-    runs = []
+    runs: list[dict[str, Any]] = []
     for cell in plan:
         requests = documents[cell.task_name]
         each = earlier.get((cell.backend.name, cell.source.ref, cell.task_name))
