@@ -47,9 +47,9 @@ class Recipe:
 
 RECIPES = {
     "tiny-ar": Recipe(steps=800),
-    "tiny-mdm": Recipe(steps=3400),
+    "tiny-mdm": Recipe(steps=3100),
     "tiny-block": Recipe(
-        steps=2000, problem_rows=64, block_length=8, starts_from="tiny-mdm", starts_from_step=1500
+        steps=1000, problem_rows=64, block_length=8, starts_from="tiny-mdm", starts_from_step=1250
     ),
 }
 CONSTANT_SHARE = 0.4
