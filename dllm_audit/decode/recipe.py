@@ -55,8 +55,8 @@ class Schedule:
                 left -= quotas[-1]
             return tuple(quotas)
         base, rest = divmod(block.width, steps)
-        spread = tuple(base + (i < rest) for i in range(steps))
-        return spread if self.keep_empty else tuple(q for q in spread if q)
+        # Steps beyond the number of positions have nothing to commit, however many were asked for.
+        return tuple(base + (i < rest) for i in range(min(steps, block.width)))
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,11 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         )
     if settings.compat and settings.tokens_per_step is not None:
         raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
+    if settings.compat and settings.block_length and settings.gen_length % settings.block_length:
+        raise SettingError(
+            f"compat={settings.compat} has whole blocks only, and gen_length={settings.gen_length} is no multiple of "
+            f"block_length={settings.block_length}. Change one of them, or leave compat out."
+        )
     if settings.eos != "keep" and not end_ids:
         raise SettingError(
             f"eos={settings.eos} needs an end-of-text id, and this model states none: say --set eos_token_id=N."
@@ -137,9 +142,12 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
 
 
 def end_token_ids(settings: DecodeSettings, traits: ModelTraits) -> tuple[int, ...]:
-    """Ids that end an answer: those of the settings, else the model's."""
+    """Ids that end an answer: those of the settings, else the model's. Raises SettingError for one it does not have."""
     asked = tuple(i for i in (settings.eos_token_id, settings.eot_token_id) if i is not None)
-    return asked or traits.end_token_ids
+    outside = next((i for i in asked if i >= traits.vocab_size), None)
+    if outside is not None:
+        raise SettingError(f"End-of-text id {outside} is outside this model's vocabulary of {traits.vocab_size} tokens.")
+    return asked or tuple(i for i in traits.end_token_ids if i < traits.vocab_size)
 
 
 def mask_token_id(settings: DecodeSettings, traits: ModelTraits) -> int:

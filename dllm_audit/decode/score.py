@@ -55,7 +55,7 @@ class Score:
         if self.confidence == "probability" and self.temperature == 0 and self.dtype != "model":
             # exp(max - logsumexp) reads the logits once; a softmax would write another N x V.
             log_total = logits.logsumexp(dim=-1)
-            self._forbid_mask(logits)
+            self._forbid(logits, float("-inf"))
             top, token = logits.max(dim=-1)
             if self.eos == "suppress_confidence" and self.compat:
                 logits[:, list(self.end_ids)] = float("-inf")
@@ -64,7 +64,7 @@ class Score:
             confidence = (top - log_total).exp()
         else:
             probability_of = logits.clone()
-            self._forbid_mask(logits)
+            self._forbid(logits, float("-inf"))
             token = self._propose(logits, generators, counts)
             if self.eos == "suppress_confidence" and self.compat:
                 probability_of[:, list(self.end_ids)] = float("-inf")
@@ -74,9 +74,9 @@ class Score:
                 confidence = confidence.masked_fill(token == end, 0 if self.confidence != "entropy" else -1e30)
         return Proposals(token, confidence)
 
-    def _forbid_mask(self, logits: Tensor) -> None:
+    def _forbid(self, values: Tensor, lowest: float) -> None:
         if self.mask_token_id is not None:
-            logits[:, self.mask_token_id] = float("-inf")
+            values[:, self.mask_token_id] = lowest
 
     def _propose(self, logits: Tensor, generators: Sequence[Generator | None], counts: Sequence[int]) -> Tensor:
         import torch
@@ -106,6 +106,8 @@ class Score:
         if self.confidence == "probability":
             return probabilities.gather(1, token[:, None]).squeeze(1)
         if self.confidence == "margin":
+            # Of the tokens that can be proposed: a likely mask says nothing about how sure the choice is.
+            self._forbid(probabilities, 0.0)
             top = probabilities.topk(2, dim=-1).values
             return top[:, 0] - top[:, 1]
         return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)

@@ -41,7 +41,9 @@ def decode(tiny_llada) -> Callable[..., Decoded]:
 
         network.forward = counted
         try:
-            out.log = backends[backend].open(tiny_llada, settings or {}).generate(list(requests), keep, concurrency, True)
+            out.log = (
+                backends[backend].open(tiny_llada, settings or {}).generate(list(requests), keep, concurrency, True)
+            )
         finally:
             network.forward = inner
         return out

@@ -115,7 +115,9 @@ def test_end_of_text_is_suppressed_by_the_models_own_id_where_the_original_has_a
 
 @pytest.mark.parametrize("settings", [{"threshold": 0.5}, {"steps": 8}])
 @pytest.mark.parametrize("backend", BACKENDS.values())
-def test_a_model_whose_likeliest_token_is_the_mask_ends_where_fast_dllm_never_does_or_fails(tiny_llada, backend, settings):
+def test_a_model_whose_likeliest_token_is_the_mask_ends_where_fast_dllm_never_does_or_fails(
+    tiny_llada, backend, settings
+):
     assert OBSERVED["fdu-predict-mask"] == "does not terminate (stopped after 5s)"
     assert OBSERVED["fdu-predict-mask-quota"] == "IndexError"
     head = tiny_llada.module.lm_head
@@ -127,8 +129,13 @@ def test_a_model_whose_likeliest_token_is_the_mask_ends_where_fast_dllm_never_do
     results: list[Generation] = []
     tiny_llada.module.lm_head = eager.requires_grad_(False)
     try:
-        session = load_plugins().backends[backend].open(
-            dataclasses.replace(tiny_llada), {"gen_length": 16, "block_length": 8, "compat": "fast-dllm", **settings}
+        session = (
+            load_plugins()
+            .backends[backend]
+            .open(
+                dataclasses.replace(tiny_llada),
+                {"gen_length": 16, "block_length": 8, "compat": "fast-dllm", **settings},
+            )
         )
         session.generate([Request("only", prompt_ids=PROMPT)], results.append)
     finally:

@@ -101,7 +101,9 @@ def test_every_commit_was_as_sure_as_recorded(family, decoded):
 def test_a_row_takes_the_forwards_of_the_original_less_the_ones_that_could_not_commit(family, decoded):
     """24cc59e runs a cached forward after a block is finished; original LLaDA's empty steps are its schedule: we keep them."""
     wasted = {case["id"]: sum(not any(step["commits"]) for step in case["steps"]) for case in cases(family)}
-    assert sum(wasted.values()) == {"llada_original": 8, "llada_fastdllm_24cc59e": 6, "llada_fastdllm_a9b81e4": 0}[family]
+    assert (
+        sum(wasted.values()) == {"llada_original": 8, "llada_fastdllm_24cc59e": 6, "llada_fastdllm_a9b81e4": 0}[family]
+    )
     for row in ROWS[family]:
         if row.batch == 1:
             ours = decoded[row.id].nfe - decoded[row.id].forwards.get("cfg", 0)

@@ -1,0 +1,193 @@
+"""How much work a block takes, and which combinations of choices are refused with a sentence."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dllm_audit import (
+    BlockExactCache,
+    DualCache,
+    Factor,
+    FixedK,
+    NoCache,
+    PrefixCache,
+    Schedule,
+    Threshold,
+    build_recipe,
+    end_token_ids,
+)
+from dllm_audit.decode.order import Span
+from dllm_audit.errors import SettingError
+from dllm_audit.models.traits import ModelTraits
+from dllm_audit.settings import DecodeSettings
+
+TRAITS = ModelTraits("llada", "bidirectional", 0, 128, 4096, mask_token_id=126, end_token_ids=(121,))
+
+
+def recipe(cache=None, traits=TRAITS, **settings):
+    return build_recipe(DecodeSettings(**{"block_length": 8, "gen_length": 32, **settings}), traits, cache or NoCache())
+
+
+def refused(cache=None, traits=TRAITS, **settings):
+    with pytest.raises(SettingError) as error:
+        recipe(cache, traits, **settings)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "width", "quotas"),
+    [
+        (Schedule(), 4, (1, 1, 1, 1)),
+        (Schedule(tokens_per_step=5), 32, (5, 5, 5, 5, 5, 5, 2)),
+        (Schedule(tokens_per_step=8), 3, (3,)),
+        (Schedule(steps_per_block=3), 8, (3, 3, 2)),
+        (Schedule(steps_per_block=1), 8, (8,)),
+        (Schedule(steps_per_block=8), 3, (1, 1, 1)),
+        (Schedule(steps=12), 8, (3, 3, 2)),  # 12 steps over 4 blocks
+        (Schedule(steps=4), 8, (8,)),  # one step per block
+        (Schedule(steps=400), 8, (1,) * 8),  # more steps than positions
+    ],
+)
+def test_open_positions_are_spread_evenly_with_the_remainder_to_the_first_steps(schedule, width, quotas):
+    assert schedule.quotas(Span(10, 10 + width), 4) == quotas
+
+
+def test_steps_count_over_all_blocks():
+    assert Schedule(steps=12).steps_of(Span(0, 8), 4) == 3
+
+
+def test_steps_that_do_not_divide_by_the_blocks_are_refused_with_a_sentence():
+    with pytest.raises(SettingError) as error:
+        Schedule(steps=10).steps_of(Span(0, 8), 4)
+    assert str(error.value) == (
+        "steps=10 does not divide by the 4 blocks of this window. "
+        "Use a multiple of 4, or say steps_per_block or tokens_per_step."
+    )
+
+
+def test_an_absurd_number_of_steps_costs_no_memory():
+    """A billion steps for eight positions once made a list of a billion quotas."""
+    assert Schedule(steps=10**12).quotas(Span(0, 8), 1) == (1,) * 8
+    assert Schedule(steps_per_block=10**12, keep_empty=True).quotas(Span(0, 8), 1) == (1,) * 8
+
+
+@given(
+    st.integers(1, 64),
+    st.one_of(
+        st.builds(Schedule, steps_per_block=st.integers(1, 80)),
+        st.builds(Schedule, tokens_per_step=st.integers(1, 80)),
+        st.just(Schedule()),
+    ),
+)
+def test_the_quotas_of_a_block_add_up_to_its_positions_and_none_is_empty(width, schedule):
+    quotas = schedule.quotas(Span(0, width), 1)
+    assert sum(quotas) == width
+    assert min(quotas) >= 1
+    assert len(quotas) <= schedule.steps_of(Span(0, width), 1)
+    assert list(quotas) == sorted(quotas, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "policy"),
+    [
+        ({}, FixedK()),
+        ({"steps": 8}, FixedK()),
+        ({"threshold": 0.9, "steps": 8}, Threshold(0.9)),
+        ({"threshold": 0.9, "factor": 1.0, "steps": 8}, Factor(1.0)),
+        ({"factor": 1.0, "compat": "fast-dllm"}, Factor(1.0, compat=True)),
+        ({"threshold": 0.0}, Threshold(0.0)),
+    ],
+)
+def test_factor_outranks_threshold_outranks_the_quota(settings, policy):
+    assert recipe(**settings).commit == policy
+
+
+@pytest.mark.parametrize(
+    ("cache", "compat", "left_open", "bounded", "keep_empty"),
+    [
+        (NoCache(), None, False, False, False),
+        (DualCache(), None, False, False, False),
+        (NoCache(), "llada", True, True, True),
+        (NoCache(), "fast-dllm", True, False, False),
+        (PrefixCache(), "fast-dllm", True, False, False),
+        (DualCache(), "fast-dllm", True, True, False),
+    ],
+)
+def test_compat_names_the_quirks_of_a_program(cache, compat, left_open, bounded, keep_empty):
+    built = recipe(cache, compat=compat)
+    assert (built.left_open, built.bounded, built.schedule.keep_empty) == (left_open, bounded, keep_empty)
+
+
+def test_the_original_llada_has_no_cache():
+    assert refused(DualCache(), compat="llada") == (
+        "compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'."
+    )
+
+
+def test_published_programs_know_steps_only():
+    assert refused(compat="fast-dllm", tokens_per_step=2) == (
+        "compat=fast-dllm counts steps, not tokens_per_step: say steps or steps_per_block."
+    )
+
+
+@pytest.mark.parametrize("compat", ["llada", "fast-dllm"])
+def test_published_programs_have_whole_blocks_only(compat):
+    assert refused(compat=compat, gen_length=12) == (
+        f"compat={compat} has whole blocks only, and gen_length=12 is no multiple of block_length=8. "
+        "Change one of them, or leave compat out."
+    )
+    assert recipe(gen_length=12).order.spans(0, 12) == [Span(0, 8), Span(8, 12)]
+
+
+@pytest.mark.parametrize("confidence", ["entropy", "random"])
+@pytest.mark.parametrize("bar", [{"threshold": 0.9}, {"factor": 1.0}])
+def test_a_bar_needs_a_confidence_between_0_and_1(confidence, bar):
+    assert refused(confidence=confidence, **bar) == (
+        f"A threshold or factor needs a confidence between 0 and 1, and confidence={confidence} is not. "
+        "Use confidence=probability or margin, or drop the threshold."
+    )
+
+
+@pytest.mark.parametrize("cache", [PrefixCache(), DualCache()])
+def test_guidance_needs_every_position_recomputed(cache):
+    assert refused(cache, cfg_scale=1.5) == "cfg_scale=1.5 needs every position recomputed: use the backend 'uncached'."
+
+
+def test_the_mask_is_the_models_unless_a_setting_names_another():
+    assert recipe().score.mask_token_id == 126
+    assert recipe(mask_token_id=5).score.mask_token_id == 5
+    assert refused(mask_token_id=128) == "mask_token_id=128 is outside this model's vocabulary of 128 tokens."
+    unmasked = ModelTraits("llada", "bidirectional", 0, 128, 4096)
+    assert refused(traits=unmasked) == "This model states no mask token: say --set mask_token_id=N."
+
+
+def test_ends_of_text_are_the_models_unless_settings_name_others():
+    assert end_token_ids(DecodeSettings(), TRAITS) == (121,)
+    assert end_token_ids(DecodeSettings(eos_token_id=3), TRAITS) == (3,)
+    assert end_token_ids(DecodeSettings(eot_token_id=0), TRAITS) == (0,)
+    assert end_token_ids(DecodeSettings(eos_token_id=3, eot_token_id=0), TRAITS) == (3, 0)
+
+
+def test_an_end_of_text_id_outside_the_vocabulary_is_refused_and_one_of_the_config_ignored():
+    """Suppressing the logits of such an id once ended in an IndexError."""
+    assert refused(eos_token_id=128) == "End-of-text id 128 is outside this model's vocabulary of 128 tokens."
+    odd = ModelTraits("llada", "bidirectional", 0, 128, 4096, mask_token_id=126, end_token_ids=(121, 500))
+    assert recipe(traits=odd, eos="suppress_logits").score.end_ids == (121,)
+
+
+def test_holding_back_end_of_text_needs_one():
+    endless = ModelTraits("llada", "bidirectional", 0, 128, 4096, mask_token_id=126)
+    assert refused(traits=endless, eos="suppress_logits") == (
+        "eos=suppress_logits needs an end-of-text id, and this model states none: say --set eos_token_id=N."
+    )
+
+
+def test_a_block_diffusion_model_is_decoded_on_its_own_grid():
+    traits = ModelTraits("llama-block", "block", 0, 128, 4096, mask_token_id=126, block_length=8)
+    assert recipe(BlockExactCache(), traits).order.aligned == "absolute"
+    assert recipe(DualCache()).order.aligned == "prompt"
+
+
+def test_recipes_are_values_so_that_equal_ones_share_a_batch():
+    assert recipe(DualCache(), threshold=0.9) == recipe(DualCache(), threshold=0.9)
+    assert len({recipe(DualCache(), threshold=0.9), recipe(DualCache(), threshold=0.9), recipe(DualCache())}) == 2
