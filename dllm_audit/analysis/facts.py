@@ -1,0 +1,136 @@
+"""Figures as plain JSON values, for `--json`: the same facts as the text, with status and reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit.analysis.labels import label
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dllm_audit.analysis.figures import Figure
+    from dllm_audit.analysis.manifests import Difference
+    from dllm_audit.analysis.pairing import Comparison
+    from dllm_audit.analysis.summary import RunSummary
+
+
+def figure_facts(figure: Figure) -> dict[str, Any]:
+    """One figure with everything that belongs to it; empty words are left out."""
+    facts = dataclasses.asdict(figure)
+    return {name: value for name, value in facts.items() if value != ""}
+
+
+def run_facts(summary: RunSummary) -> dict[str, Any]:
+    """Everything about one run."""
+    run = summary.run
+    return {
+        "run_id": summary.run_id,
+        "label": label(run),
+        **{
+            name: _plain(run[name])
+            for name in (
+                "invocation", "backend", "provenance", "kind", "fidelity", "model", "task", "role", "concurrency", "repeat",
+                "status", "sittings", "planned_requests", "started_at", "ended_at",
+            )
+        },
+        "settings": run["settings"],
+        "setting_sources": run["setting_sources"],
+        "manifest": run["manifest"],
+        "requests": summary.stored,
+        "answered": summary.answered,
+        "failed": summary.failed,
+        "failures": [dataclasses.asdict(kind) for kind in summary.failures],
+        "prompt_tokens": summary.prompt_tokens,
+        "answered_tokens": summary.answered_tokens,
+        "answered_characters": summary.answered_characters,
+        "committed_tokens": summary.committed_tokens,
+        "residual_masks": summary.residual_masks,
+        "forwards": dict(summary.forwards),
+        "nfe": summary.nfe,
+        "committing_forwards": summary.committing_forwards,
+        "query_positions": summary.query_positions,
+        "figures": {
+            name: figure_facts(getattr(summary, name))
+            for name in (
+                "makespan_seconds", "throughput", "characters_per_second", "correct_per_second", "committed_per_forward",
+                "tokens_per_forward", "positions_per_forward", "batch_tax", "guaranteed_share", "truncation_rate",
+            )
+        },
+        "latency": {f"p{p:g}": figure_facts(f) for p, f in summary.latency.items()},
+        "ttft": {f"p{p:g}": figure_facts(f) for p, f in summary.ttft.items()},
+        "seconds": {share.item: share.seconds for share in summary.seconds},
+        "metrics": [
+            {
+                "metric": m.name,
+                "filter": m.filter,
+                "documents": m.documents,
+                "figure": figure_facts(m.figure),
+                "extraction_failures": None if m.extraction_failures is None else figure_facts(m.extraction_failures),
+            }
+            for m in summary.metrics
+        ],
+        "conventions": [
+            {"id": c.id, "formula": c.formula, "rate": figure_facts(c.rate), "inflation": c.inflation, "hides": c.hides}
+            for c in summary.conventions
+        ],
+        "notes": list(summary.notes),
+    }  # fmt: skip
+
+
+def comparison_facts(comparison: Comparison) -> dict[str, Any]:
+    """Everything about two runs on the same documents."""
+    return {
+        "candidate": comparison.candidate.run_id,
+        "baseline": comparison.baseline.run_id,
+        "documents": comparison.documents,
+        "unpaired": comparison.unpaired,
+        "speed": figure_facts(comparison.speed),
+        "speed_verdict": comparison.speed_verdict,
+        "time": figure_facts(comparison.time),
+        "characters": figure_facts(comparison.characters),
+        "length": figure_facts(comparison.length),
+        "length_parity": comparison.length_parity,
+        "control": comparison.control,
+        "qualities": [
+            {
+                "metric": q.metric,
+                "filter": q.filter,
+                "decides": q is comparison.quality,
+                "documents": q.documents,
+                "candidate": q.candidate,
+                "baseline": q.baseline,
+                "only_candidate": q.counts.only_candidate if q.counts else None,
+                "only_baseline": q.counts.only_baseline if q.counts else None,
+                "difference": figure_facts(q.difference),
+                "mcnemar_p": q.p_value,
+                "margin": q.margin,
+                "decidable_margin": q.decidable,
+                "needed_documents": q.needed,
+                "verdict": q.verdict,
+                "sentence": q.sentence,
+            }
+            for q in comparison.qualities
+        ],
+        "treatment": [_difference(d) for d in comparison.manifests.treatment],
+        "nuisance": [_difference(d) for d in comparison.manifests.nuisance],
+        "drift": [_difference(d) for d in comparison.manifests.drift],
+        "attributable": comparison.attributable,
+        "faster_and_not_worse": comparison.faster_and_not_worse,
+        "verdict": comparison.verdict,
+    }
+
+
+def request_facts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One stored request."""
+    return {name: _plain(value) for name, value in row.items() if name != "run_id"}
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    return dataclasses.asdict(difference)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, dt.date) else value

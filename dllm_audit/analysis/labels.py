@@ -1,0 +1,44 @@
+"""Short names of runs, as tables, charts and sentences use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dllm_audit.analysis.references import is_one_token_per_step
+
+#: Settings that are named where they were given; the others are in the table of settings.
+_NAMED = {
+    "threshold": "threshold {}",
+    "factor": "factor {}",
+    "tokens_per_step": "{} tokens/step",
+    "steps": "{} steps",
+    "steps_per_block": "{} steps/block",
+    "block_length": "block {}",
+    "temperature": "temperature {}",
+    "cfg_scale": "cfg {}",
+    "compat": "as {}",
+}
+
+
+def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
+    """Backend and what was set by hand, for example "dualcache, threshold 0.9"; with `concurrency` also that."""
+    settings, sources = run["settings"], run["setting_sources"]
+    overridden = settings.get("overridden") or []
+    parts = [str(run["backend"])]
+    if run["kind"] == "diffusion" and is_one_token_per_step(run):
+        parts.append("1 token/step")
+    for name, form in _NAMED.items():
+        value = settings.get(name)
+        if value is None or name in overridden or sources.get(name) != "option":
+            continue
+        if name in ("tokens_per_step", "steps", "steps_per_block") and "1 token/step" in parts:
+            continue
+        parts.append(form.format(f"{value:g}" if isinstance(value, float) else value))
+    if concurrency or run["concurrency"] > 1:
+        parts.append(f"concurrency {run['concurrency']}")
+    if run["repeat"]:
+        parts.append(f"repeat {run['repeat'] + 1}")
+    if run["role"] == "control":
+        parts.append("control")
+    return ", ".join(parts)

@@ -1,0 +1,438 @@
+"""Two runs on the same documents: how much faster, how much worse, and whether that can be said at all.
+
+"Faster and not worse" is said only when both are decided, each by its own test (intersection-union). An open question
+is called open, with the number of documents that would close it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy.stats import t as student
+
+from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
+from dllm_audit.analysis.references import control_of
+from dllm_audit.analysis.summary import SEED, Metric, RunSummary, summarise
+from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
+from dllm_audit.statistics.power import decidable_margin, required_documents
+from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval
+
+if TYPE_CHECKING:
+    from dllm_audit.store.database import Store
+
+DEFAULT_MARGIN = 0.02
+"""Two points: what most papers mean by "within noise"."""
+
+LENGTH_TOLERANCE = 0.10
+"""Beyond this difference in answered characters a speed-up may be a shorter answer."""
+
+FLOOR = 0.05
+"""Below this rate of correct answers a baseline is no standard to be "not worse" than."""
+
+#: Discordance that is assumed where too few documents were discordant to estimate it.
+_ASSUMED_DISCORDANCE = 0.1
+
+QualityVerdict = Literal["not worse", "worse", "open", "unknown"]
+SpeedVerdict = Literal["faster", "slower", "open", "unknown"]
+
+
+@dataclass(frozen=True)
+class QualityComparison:
+    """One metric of both runs on the same documents.
+
+    difference: candidate minus baseline, in 0..1, with its 95 % interval (Tango's where answers are right or wrong).
+    p_value: exact McNemar, two-sided; None where answers are not right or wrong.
+    margin: the loss that was allowed beforehand. decidable: the margin that so many documents decide.
+    needed: documents that the margin needs, for two decoders that are truly equal.
+    """
+
+    metric: str
+    filter: str
+    documents: int
+    candidate: float | None
+    baseline: float | None
+    counts: PairedCounts | None
+    difference: Figure
+    p_value: float | None
+    margin: float
+    decidable: float | None
+    needed: int | None
+    verdict: QualityVerdict
+    sentence: str
+
+    @property
+    def label(self) -> str:
+        return self.metric if self.filter == "none" else f"{self.metric}, {self.filter}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate run against a baseline run, paired by document.
+
+    speed: answered tokens per second, candidate over baseline. time: baseline seconds over candidate seconds for the
+    same documents, which a shorter answer also improves. characters: the same as speed, in characters, which
+    tokenizers do not touch. length: answered characters of the candidate over those of the baseline.
+    control: speed of the same configuration against itself, where that was run; None otherwise.
+    """
+
+    candidate: RunSummary
+    baseline: RunSummary
+    documents: int
+    unpaired: int
+    speed: Figure
+    time: Figure
+    characters: Figure
+    speed_verdict: SpeedVerdict
+    length: Figure
+    length_parity: bool | None
+    qualities: tuple[QualityComparison, ...]
+    quality: QualityComparison | None
+    manifests: ManifestDifference
+    control: float | None
+    verdict: str
+
+    @property
+    def attributable(self) -> bool:
+        """Whether only the treatment differs."""
+        return not self.manifests.nuisance
+
+    @property
+    def baseline_fails(self) -> bool:
+        """Whether the baseline hardly ever answers correctly: then nothing can be worse than it."""
+        quality = self.quality
+        return quality is not None and quality.counts is not None and (quality.baseline or 0.0) < FLOOR
+
+    @property
+    def faster_and_not_worse(self) -> bool:
+        """True only when speed, quality, length parity and attribution are all decided that way."""
+        return bool(
+            self.attributable
+            and self.speed_verdict == "faster"
+            and self.length_parity
+            and self.quality is not None
+            and self.quality.verdict == "not worse"
+            and not self.baseline_fails
+        )
+
+
+def compare(
+    store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN, control: float | None = None
+) -> Comparison:
+    """Compare two stored runs by their ids. `margin` is the loss in quality that was allowed beforehand, 0.02 for two points."""
+    ours, theirs = summarise(store, candidate), summarise(store, baseline)
+    return compare_rows(
+        ours,
+        theirs,
+        (store.requests(ours.run_id), store.requests(theirs.run_id)),
+        (store.answers(ours.run_id), store.answers(theirs.run_id)),
+        margin,
+        control,
+    )
+
+
+def control_speed(store: Store, run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Speed of the control that was interleaved with `run` over its twin; None where no control was run."""
+    found = control_of(run, runs)
+    return None if found is None else compare(store, found[0]["run_id"], found[1]["run_id"]).speed.value
+
+
+def compare_rows(
+    candidate: RunSummary,
+    baseline: RunSummary,
+    requests: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    margin: float = DEFAULT_MARGIN,
+    control: float | None = None,
+) -> Comparison:
+    """Compare two runs from their rows. Documents that failed on either side, or ran on one side only, are left out."""
+    ours, theirs = _by_document(requests[0]), _by_document(requests[1])
+    common = [key for key in ours if key in theirs]
+    unpaired = len(ours.keys() | theirs.keys()) - len(common)
+    pairs = [(ours[key], theirs[key]) for key in common]
+    same_task = candidate.run["task"] == baseline.run["task"]
+    if not same_task:
+        pairs = []
+    manifests = compare_manifests(candidate.run, baseline.run)
+    speed = _speed(candidate, baseline, pairs, "answered_tokens", "tokens")
+    length = _length(pairs)
+    parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
+    qualities = _qualities(candidate, baseline, answers, margin) if same_task else ()
+    primary = candidate.primary_metric
+    quality = next((q for q in qualities if primary and (q.metric, q.filter) == (primary.name, primary.filter)), None)
+    speed_verdict = _speed_verdict(speed, control)
+    return Comparison(
+        candidate=candidate,
+        baseline=baseline,
+        documents=len(pairs),
+        unpaired=unpaired if same_task else len(ours) + len(theirs),
+        speed=speed,
+        time=_time(pairs),
+        characters=_speed(candidate, baseline, pairs, "answered_characters", "characters"),
+        speed_verdict=speed_verdict,
+        length=length,
+        length_parity=parity,
+        qualities=qualities,
+        quality=quality,
+        manifests=manifests,
+        control=control,
+        verdict=_verdict(speed, speed_verdict, quality, length, parity, manifests, len(pairs), control, same_task),
+    )
+
+
+def _by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
+    """Answered requests by document; where the task gives no document, by its place in the task's order."""
+    found: dict[Any, Mapping[str, Any]] = {}
+    for row in requests:
+        if row["error_type"] is None:
+            key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
+            found.setdefault(key, row)
+    return found
+
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], column: str, what: str) -> Figure:
+    """Rate of the candidate over that of the baseline, on the paired documents where requests stand alone."""
+    if not pairs:
+        return Figure(None, "x", "derived", reason="the two runs have no answered document in common")
+    if candidate.run["concurrency"] > 1 or baseline.run["concurrency"] > 1:
+        return _shared_speed(candidate, baseline, column)
+    try:
+        ours, theirs = _batches(pairs, column)
+    except ValueError:
+        return Figure(None, "x", "derived", reason=f"one side answered no {what}, or took no time")
+    # Time between requests belongs to none of them: each bears its share, so that sums equal the makespan's.
+    ours, theirs = _scaled(ours, candidate), _scaled(theirs, baseline)
+    found = speedup_interval([ours], [theirs], level="batch", generator=np.random.default_rng(SEED))
+    if found.low is None:
+        reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} documents"
+        return Figure(found.ratio, "x", "derived", reason=reason)
+    return Figure(
+        found.ratio, "x", "derived", found.low, found.high, basis=f"{len(pairs)} paired documents, one run each"
+    )
+
+
+def _shared_speed(candidate: RunSummary, baseline: RunSummary, column: str) -> Figure:
+    ours, theirs = (
+        (s.throughput if column == "answered_tokens" else s.characters_per_second).value for s in (candidate, baseline)
+    )
+    if not ours or not theirs:
+        return Figure(None, "x", "derived", reason="the throughput of one side is not known")
+    reason = "interval unknown: requests in flight together share forwards, so it needs at least 5 interleaved repeats"
+    return Figure(ours / theirs, "x", "derived", reason=reason)
+
+
+def _batches(pairs: Sequence[Pair], column: str) -> tuple[list[Batch], list[Batch]]:
+    """One batch a document; an empty answer has no rate, so its document joins the ones before it.
+
+    Raises ValueError when one side has no tokens or no seconds at all.
+    """
+    sides: tuple[list[list[float]], list[list[float]]] = ([], [])
+    open_sums = [[0.0, 0.0], [0.0, 0.0]]
+    for pair in pairs:
+        for sums, row in zip(open_sums, pair, strict=True):
+            sums[0] += row[column] or 0
+            sums[1] += row["total_seconds"]
+        if all(tokens > 0 and seconds > 0 for tokens, seconds in open_sums):
+            for side, sums in zip(sides, open_sums, strict=True):
+                side.append(sums)
+            open_sums = [[0.0, 0.0], [0.0, 0.0]]
+    if not sides[0]:
+        raise ValueError("No document was answered on both sides.")
+    for side, sums in zip(sides, open_sums, strict=True):
+        side[-1] = [side[-1][0] + sums[0], side[-1][1] + sums[1]]
+    ours, theirs = ([Batch(*sums) for sums in side] for side in sides)
+    return ours, theirs
+
+
+def _scaled(batches: Sequence[Batch], summary: RunSummary) -> list[Batch]:
+    total, makespan = sum(share.seconds for share in summary.seconds), summary.makespan_seconds.value
+    scale = makespan / total if makespan and total else 1.0
+    return [Batch(b.tokens, b.seconds * scale) for b in batches]
+
+
+def _time(pairs: Sequence[Pair]) -> Figure:
+    ours, theirs = (sum(pair[side]["total_seconds"] for pair in pairs) for side in (0, 1))
+    return ratio(theirs, ours, "x", "derived", "the two runs have no answered document in common")
+
+
+def _length(pairs: Sequence[Pair]) -> Figure:
+    ours, theirs = (sum(pair[side]["answered_characters"] or 0 for pair in pairs) for side in (0, 1))
+    return ratio(ours, theirs, "x", "measured", "the baseline answered no text")
+
+
+def _speed_verdict(speed: Figure, control: float | None) -> SpeedVerdict:
+    """Faster or slower when the interval lies beyond 1, and beyond what the same configuration does against itself."""
+    if speed.low is None or speed.high is None:
+        return "unknown"
+    noise = max(control, 1 / control) if control else 1.0
+    if speed.low > noise:
+        return "faster"
+    return "slower" if speed.high < 1 / noise else "open"
+
+
+def _qualities(
+    candidate: RunSummary,
+    baseline: RunSummary,
+    answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    margin: float,
+) -> tuple[QualityComparison, ...]:
+    theirs = {(m.name, m.filter): m for m in baseline.metrics}
+    return tuple(
+        _quality(metric, theirs[metric.name, metric.filter], answers, margin)
+        for metric in candidate.metrics
+        if (metric.name, metric.filter) in theirs
+    )
+
+
+def _quality(
+    ours: Metric,
+    theirs: Metric,
+    answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    margin: float,
+) -> QualityComparison:
+    values = [
+        {
+            row["doc_id"]: float(row["value"])
+            for row in side
+            if (row["metric"], row["filter"]) == (ours.name, ours.filter) and row["value"] is not None
+        }
+        for side in answers
+    ]
+    pairs = [(values[0][doc], values[1][doc]) for doc in values[0] if doc in values[1]]
+    if not pairs:
+        reason = "no document was scored on both sides"
+        return QualityComparison(
+            ours.name, ours.filter, 0, ours.figure.value, theirs.figure.value, None,
+            Figure(None, "points", "derived", reason=reason), None, margin, None, None, "unknown",
+            f"Quality cannot be compared: {reason}.",
+        )  # fmt: skip
+    if set(sum(pairs, ())) <= {0.0, 1.0}:
+        return _right_or_wrong(ours, pairs, margin)
+    return _graded(ours, pairs, margin)
+
+
+def _right_or_wrong(metric: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:
+    counts = PairedCounts.of((a == 1, b == 1) for a, b in pairs)
+    n = counts.documents
+    interval = tango_interval(counts)
+    test = non_inferiority(counts, margin)
+    discordant = counts.only_candidate + counts.only_baseline
+    discordance = counts.discordance if discordant >= 5 else _ASSUMED_DISCORDANCE
+    needed = required_documents(margin, discordance).documents
+    decidable = decidable_margin(n, discordance).margin
+    verdict: QualityVerdict = "not worse" if test.non_inferior else "worse" if test.inferior else "open"
+    points = f"{margin * 100:g} points"
+    if verdict == "not worse":
+        sentence = f"Not worse: a loss of {points} is excluded (one-sided 5 %)."
+    elif verdict == "worse":
+        sentence = f"Worse: even the upper bound lies more than {points} below the baseline."
+    elif n < needed:
+        origin = "observed" if discordant >= 5 else "assumed"
+        sentence = (
+            f"Open: {n:,} paired documents cannot decide a margin of {points}; about {needed:,} would be needed "
+            f"({discordance * 100:.0f} % {origin} discordance, power 80 %). So many decide {decidable * 100:.1f} points."
+        )
+    else:
+        sentence = f"Open: a loss of {points} is neither excluded nor shown."
+    return QualityComparison(
+        metric=metric.name,
+        filter=metric.filter,
+        documents=n,
+        candidate=(counts.both + counts.only_candidate) / n,
+        baseline=(counts.both + counts.only_baseline) / n,
+        counts=counts,
+        difference=Figure(
+            interval.difference, "points", "derived", interval.low, interval.high, basis=f"{n} paired documents"
+        ),
+        p_value=mcnemar_exact(counts).p_value,
+        margin=margin,
+        decidable=decidable,
+        needed=needed,
+        verdict=verdict,
+        sentence=sentence,
+    )
+
+
+def _graded(metric: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:
+    """A score per document that is not just right or wrong: Student's t of the paired differences."""
+    differences = np.array([a - b for a, b in pairs])
+    n, mean = len(pairs), float(differences.mean())
+    figure = Figure(mean, "points", "derived", reason=f"interval unknown: {n} of at least 5 documents")
+    verdict: QualityVerdict = "unknown"
+    sentence = "Unknown: too few documents for an interval of a graded score."
+    if n >= 5:
+        error = float(differences.std(ddof=1) / np.sqrt(n))
+        half, bound = (float(student.isf(alpha, n - 1)) * error for alpha in (0.025, 0.05))
+        figure = Figure(mean, "points", "derived", mean - half, mean + half, basis=f"{n} paired documents")
+        verdict = "not worse" if mean - bound > -margin else "worse" if mean + bound < -margin else "open"
+        sentence = {
+            "not worse": f"Not worse: a loss of {margin:g} is excluded (one-sided 5 %, Student's t).",
+            "worse": f"Worse: even the upper bound lies more than {margin:g} below the baseline.",
+            "open": f"Open: a loss of {margin:g} is neither excluded nor shown.",
+        }[verdict]
+    ours, theirs = (float(np.mean([pair[side] for pair in pairs])) for side in (0, 1))
+    return QualityComparison(
+        metric.name, metric.filter, n, ours, theirs, None, figure, None, margin, None, None, verdict, sentence
+    )
+
+
+def _verdict(
+    speed: Figure,
+    speed_verdict: SpeedVerdict,
+    quality: QualityComparison | None,
+    length: Figure,
+    parity: bool | None,
+    manifests: ManifestDifference,
+    documents: int,
+    control: float | None,
+    same_task: bool,
+) -> str:
+    """One sentence."""
+    if not same_task:
+        return "Not comparable: the two runs did different tasks."
+    if not documents or speed.value is None:
+        return f"Not comparable: {speed.reason}."
+    pace = {
+        "faster": f"faster ({_times(speed)})",
+        "slower": f"slower ({_times(speed)})",
+        "open": f"neither faster nor slower as far as {documents:,} documents tell ({_times(speed)})",
+        "unknown": f"at {speed.value:.2f}x the speed, without an interval",
+    }[speed_verdict]
+    if control and speed_verdict == "open":
+        pace += f", with {control:.2f}x for the same configuration against itself"
+    worth = {
+        "not worse": "not worse",
+        "worse": f"worse by {_points(quality)}",
+        "open": "of a quality that is not decided",
+        "unknown": "of unknown quality",
+    }[quality.verdict if quality else "unknown"]
+    sentence = f"{pace} and {worth}"
+    if quality and quality.counts and quality.baseline is not None and quality.baseline < FLOOR:
+        sentence += f" (the baseline itself answers {quality.baseline * 100:.0f} % correctly, which is no standard)"
+    if parity is False and length.value is not None:
+        amount = abs(length.value - 1) * 100
+        sentence += (
+            f"; the answers are {amount:.0f} % {'shorter' if length.value < 1 else 'longer'}, so speeds compare badly"
+        )
+    if manifests.nuisance:
+        names = [difference.name.rpartition(".")[2].replace("_", " ") for difference in manifests.nuisance]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return f"Not attributable, because {shown} differ{'s' if len(names) == 1 else ''} too: {sentence}."
+    return sentence[0].upper() + sentence[1:] + "."
+
+
+def _times(speed: Figure) -> str:
+    assert speed.value is not None
+    return f"{speed.value:.2f}x, {speed.low:.2f} to {speed.high:.2f}" if speed.has_interval else f"{speed.value:.2f}x"
+
+
+def _points(quality: QualityComparison | None) -> str:
+    assert quality is not None
+    assert quality.difference.value is not None
+    return f"{abs(quality.difference.value) * 100:.1f} points"

@@ -1,0 +1,83 @@
+"""Which run is the baseline of which.
+
+Quality has two references: the same model at one token per step (what parallelism costs), and the autoregressive
+model (what a buyer compares). Among several candidates the one that shares most with the run is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dllm_audit.analysis.manifests import compare_manifests
+
+Run = Mapping[str, Any]
+
+
+def autoregressive_reference(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The autoregressive run of the same task that shares most with `run`; None when there is none."""
+    if run["kind"] == "autoregressive":
+        return None
+    return _nearest(run, runs, lambda other: other["kind"] == "autoregressive")
+
+
+def one_token_reference(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run of the same model at one token per step, of the same backend if there is one; None when there is none."""
+    if run["kind"] != "diffusion" or is_one_token_per_step(run):
+        return None
+
+    def fits(other: Run) -> bool:
+        return other["kind"] == "diffusion" and other["model"] == run["model"] and is_one_token_per_step(other)
+
+    own = _nearest(run, runs, lambda other: fits(other) and other["backend"] == run["backend"])
+    return own or _nearest(run, runs, fits)
+
+
+def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
+    """(control, its twin): the A/A pair that was interleaved with `run`; None when there is none."""
+    for control in runs:
+        if control["role"] != "control" or control["invocation"] != run["invocation"]:
+            continue
+        same = ("invocation", "backend", "model", "task", "concurrency", "repeat", "settings")
+        for twin in runs:
+            is_twin = twin["role"] != "control" and all(twin[name] == control[name] for name in same)
+            if is_twin and all(twin[name] == run[name] for name in ("task", "concurrency")):
+                return control, twin
+    return None
+
+
+def is_one_token_per_step(run: Run) -> bool:
+    """Whether a diffusion run commits exactly one token in each of its steps."""
+    settings = run["settings"]
+    if settings.get("threshold") is not None or settings.get("factor") is not None:
+        return False
+    k, steps, per_block = (settings.get(name) for name in ("tokens_per_step", "steps", "steps_per_block"))
+    if k is not None:
+        return bool(k == 1)
+    if steps is not None:
+        return bool(steps == settings.get("gen_length"))
+    if per_block is not None:
+        return bool(per_block == (settings.get("block_length") or settings.get("gen_length")))
+    return True
+
+
+def _nearest(run: Run, runs: Sequence[Run], fits: Callable[[Run], bool]) -> Run | None:
+    """The fitting run of the same task with the fewest nuisances; then of the same command; then the newest."""
+    found = [
+        other
+        for other in runs
+        if other["run_id"] != run["run_id"]
+        and other["task"] == run["task"]
+        and other["role"] != "control"
+        and fits(other)
+    ]
+    newest_first = sorted(found, key=lambda other: other["started_at"], reverse=True)
+    return min(
+        newest_first,
+        key=lambda other: (
+            len(compare_manifests(run, other).nuisance),
+            other["invocation"] != run["invocation"],
+            other["repeat"] != run["repeat"],
+        ),
+        default=None,
+    )

@@ -1,0 +1,452 @@
+"""Everything about one run, each number with its status: what was answered, how fast, how well, at what cost.
+
+A throughput is a ratio of sums, never a mean of ratios. Requests that failed are a category of their own: they are
+neither a wrong answer nor a zero time, and they are never silently gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from dllm_audit.analysis.conventions import Convention, conventions
+from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
+from dllm_audit.statistics.latency import latency_percentile
+from dllm_audit.statistics.proportions import wilson_interval
+from dllm_audit.statistics.throughput import Batch, throughput_interval
+
+if TYPE_CHECKING:
+    from dllm_audit.store.database import Store
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+SEED = 20250528
+"""Of the bootstrap: the same rows always give the same interval."""
+
+BOOKS_TOLERANCE = 0.05
+"""Parts measured separately predict the wall time within this share, or the times should not be relied on."""
+
+#: What lm-eval's filters put where they found nothing.
+_NOT_EXTRACTED = ("", "[invalid]")
+
+#: Filters by preference when one metric has to decide; the rest is shown beside it.
+_PREFERRED_FILTERS = ("strict-match", "none", "flexible-extract")
+
+
+@dataclass(frozen=True)
+class TimeShare:
+    """Seconds of one item, summed over the answered requests, and their share of all of it in 0..1."""
+
+    item: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How a figure spreads over requests: the value that 5, 25, 50, 75 and 95 % of them do not exceed."""
+
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric under one answer filter. `extraction_failures`: how often the filter found no answer, or None."""
+
+    name: str
+    filter: str
+    figure: Figure
+    documents: int
+    binary: bool
+    extraction_failures: Figure | None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.filter == "none" else f"{self.name}, {self.filter}"
+
+
+@dataclass(frozen=True)
+class FailureKind:
+    """Requests that failed in the same way, with the first message."""
+
+    type: str
+    count: int
+    message: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run in figures. `run` is its row of the store, with settings and manifest parsed."""
+
+    run: Mapping[str, Any]
+    stored: int
+    answered: int
+    failures: tuple[FailureKind, ...]
+    prompt_tokens: int
+    answered_tokens: int
+    answered_characters: int
+    committed_tokens: int
+    residual_masks: int
+    makespan_seconds: Figure
+    throughput: Figure
+    characters_per_second: Figure
+    correct_per_second: Figure
+    latency: Mapping[float, Figure]
+    ttft: Mapping[float, Figure]
+    committed_per_forward: Figure
+    committed_per_forward_spread: Distribution | None
+    tokens_per_forward: Figure
+    positions_per_forward: Figure
+    batch_tax: Figure
+    forwards: Mapping[str, int]
+    committing_forwards: int
+    query_positions: int
+    guaranteed_share: Figure
+    seconds: tuple[TimeShare, ...]
+    truncation_rate: Figure
+    metrics: tuple[Metric, ...]
+    conventions: tuple[Convention, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.run["run_id"])
+
+    @property
+    def failed(self) -> int:
+        return sum(kind.count for kind in self.failures)
+
+    @property
+    def nfe(self) -> int:
+        return sum(self.forwards.values())
+
+    @property
+    def model_facts(self) -> Mapping[str, Any]:
+        return _group(self.run, "model")
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return _group(self.run, "environment")
+
+    @property
+    def books_close(self) -> bool | None:
+        """Whether separately measured parts predict the wall time; None where that was not checked."""
+        discrepancy = _group(self.run, "books").get("discrepancy")
+        return abs(discrepancy) <= BOOKS_TOLERANCE if isinstance(discrepancy, float) else None
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the model ships with this package: evidence about mechanisms and quality, not about GPU speed."""
+        return self.model_facts.get("provenance") == "embedded"
+
+    @property
+    def primary_metric(self) -> Metric | None:
+        """The metric that decides where one has to: chosen by its filter's name, not by its value."""
+        known = [m for m in self.metrics if m.figure.value is not None]
+        order = {name: n for n, name in enumerate(_PREFERRED_FILTERS)}
+        return min(known, key=lambda m: (not m.binary, order.get(m.filter, len(order))), default=None)
+
+
+def summarise(store: Store, run_id: str) -> RunSummary:
+    """The figures of a stored run, by its id or an unambiguous beginning of it."""
+    run = store.run(run_id)
+    key = run["run_id"]
+    logged = {r["sitting"] for r in store.query("SELECT DISTINCT sitting FROM forward_shapes WHERE run_id = ?", [key])}
+    return summarise_rows(run, store.requests(key), store.shapes(key), store.answers(key), store.metrics(key), logged)
+
+
+def summarise_rows(
+    run: Mapping[str, Any],
+    requests: Sequence[Mapping[str, Any]],
+    shapes: Sequence[ForwardShape],
+    answers: Sequence[Mapping[str, Any]],
+    metrics: Sequence[Mapping[str, Any]],
+    logged_sittings: set[int],
+) -> RunSummary:
+    """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored."""
+    done = [r for r in requests if r["error_type"] is None]
+    failures = _failures(requests)
+    makespan = _makespan(run, done)
+    answered_tokens = _sum(done, "answered_tokens")
+    characters = _sum(done, "answered_characters")
+    committed = _sum(done, "committed_tokens")
+    committing = _sum(done, "committing_forwards")
+    forwards = {kind: n for kind in FORWARD_KINDS if (n := _sum(done, f"{kind}_forwards"))}
+    positions = _sum(done, "query_positions")
+    none = "no request was answered"
+    scored = _metrics(answers, metrics, requests)
+    summary = RunSummary(
+        run=run,
+        stored=len(requests),
+        answered=len(done),
+        failures=failures,
+        prompt_tokens=_sum(done, "prompt_tokens"),
+        answered_tokens=answered_tokens,
+        answered_characters=characters,
+        committed_tokens=committed,
+        residual_masks=_sum(done, "residual_masks"),
+        makespan_seconds=makespan,
+        throughput=_throughput(run, done, "answered_tokens", "tokens/s", makespan),
+        characters_per_second=_throughput(run, done, "answered_characters", "characters/s", makespan),
+        correct_per_second=Figure(
+            None, "correct answers/s", "derived", reason="no metric is right or wrong per document"
+        ),
+        latency=_percentiles(run, [r["total_seconds"] for r in done], "total"),
+        ttft=_percentiles(run, [r["ttft_seconds"] for r in done if r["ttft_seconds"] is not None], "first token"),
+        committed_per_forward=ratio(committed, committing, "tokens/forward", "measured", none),
+        committed_per_forward_spread=_spread(
+            [r["committed_tokens"] / r["committing_forwards"] for r in done if r["committing_forwards"]]
+        ),
+        tokens_per_forward=ratio(answered_tokens, sum(forwards.values()), "tokens/forward", "measured", none),
+        positions_per_forward=ratio(positions, sum(forwards.values()), "positions/forward", "measured", none),
+        batch_tax=_batch_tax(run, forwards, shapes, done, logged_sittings),
+        forwards=forwards,
+        committing_forwards=committing,
+        query_positions=positions,
+        guaranteed_share=_guaranteed(run, done, committed),
+        seconds=_time_shares(done),
+        truncation_rate=_rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
+        metrics=scored,
+        conventions=conventions(done, makespan.value),
+        notes=_notes(run, requests, makespan, failures),
+    )
+    return _with_correct_per_second(summary)
+
+
+def _group(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = run["manifest"].get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _failures(requests: Sequence[Mapping[str, Any]]) -> tuple[FailureKind, ...]:
+    failed = [r for r in requests if r["error_type"] is not None]
+    counts = Counter(r["error_type"] for r in failed)
+    first = {r["error_type"]: r["error_message"] or "" for r in reversed(failed)}
+    return tuple(FailureKind(kind, n, first[kind]) for kind, n in counts.most_common())
+
+
+def _makespan(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> Figure:
+    """From the first hand-over to the last answer. A run that was killed is as long as its last stored answer says."""
+    if run["makespan_seconds"] is not None:
+        return Figure(run["makespan_seconds"], "s", "measured")
+    last: dict[int, float] = {}
+    for row in done:
+        if row["elapsed_seconds"] is not None:
+            last[row["sitting"]] = max(last.get(row["sitting"], 0.0), row["elapsed_seconds"])
+    if last:
+        reason = "the run has not ended; its time is that of the last answer stored"
+        return Figure(sum(last.values()), "s", "derived", reason=reason)
+    return Figure(None, "s", "measured", reason="no request was answered")
+
+
+def _throughput(
+    run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], column: str, unit: str, makespan: Figure
+) -> Figure:
+    """Sum of `column` over the makespan, with a bootstrap interval over requests where they stand alone."""
+    if not makespan.value:
+        return Figure(None, unit, "measured", reason=makespan.reason or "no time was measured")
+    value = _sum(done, column) / makespan.value
+    status = makespan.status
+    if run["concurrency"] > 1:
+        reason = (
+            f"interval unknown: {run['concurrency']} requests share forwards, so they are not independent; "
+            "it needs at least 5 repeats"
+        )
+        return Figure(value, unit, status, reason=reason)
+    total = _total(done, "total_seconds")
+    units = [r for r in done if r["total_seconds"] > 0]
+    if not units:
+        return Figure(value, unit, status, reason="interval unknown: no request took any time")
+    # Between the requests lies a little time that belongs to none of them: each bears its share.
+    scale = makespan.value / total
+    batches = [Batch(r[column] or 0, r["total_seconds"] * scale) for r in units]
+    interval = throughput_interval([batches], level="batch", generator=np.random.default_rng(SEED))
+    if interval.low is None:
+        reason = f"interval unknown: {len(units)} of at least 5 requests"
+        return Figure(value, unit, status, reason=reason)
+    return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} requests of this run")
+
+
+def _percentiles(run: Mapping[str, Any], seconds: Sequence[float], what: str) -> dict[float, Figure]:
+    if not seconds:
+        return {p: Figure(None, "s", "measured", reason=f"no {what} was measured") for p in PERCENTILES}
+    figures = {}
+    for p in PERCENTILES:
+        found = latency_percentile(seconds, p)
+        if run["concurrency"] > 1:
+            reason = "interval unknown: requests share forwards"
+            figures[p] = Figure(found.seconds, "s", "measured", reason=reason)
+        elif found.low is None or found.high is None:
+            reason = f"interval unknown: {found.requests} requests do not bound it"
+            figures[p] = Figure(found.seconds, "s", "measured", found.low, found.high, reason=reason)
+        else:
+            basis = f"{found.requests} requests of this run"
+            figures[p] = Figure(found.seconds, "s", "measured", found.low, found.high, basis)
+    return figures
+
+
+def _spread(values: Sequence[float]) -> Distribution | None:
+    if not values:
+        return None
+    quantiles = np.percentile(np.asarray(values), [5, 25, 50, 75, 95], method="inverted_cdf")
+    p5, p25, p50, p75, p95 = (float(q) for q in quantiles)
+    return Distribution(p5, p25, p50, p75, p95, tuple(sorted(values)))
+
+
+def _batch_tax(
+    run: Mapping[str, Any],
+    forwards: Mapping[str, int],
+    shapes: Sequence[ForwardShape],
+    done: Sequence[Mapping[str, Any]],
+    logged: set[int],
+) -> Figure:
+    """1 - row forwards / row slots of the batch forwards."""
+    slots = sum(shape.count * shape.rows for shape in shapes)
+    if not slots:
+        return Figure(None, "share", "derived", reason="the engine stored no log of its forwards")
+    if {r["sitting"] for r in done} - logged:
+        return Figure(None, "share", "derived", reason="a sitting was killed before its log was stored")
+    rows = sum(forwards.values())
+    if rows > slots:
+        return Figure(None, "share", "derived", reason="rows report more forwards than the engine ran")
+    return Figure(1 - rows / slots, "share", "derived")
+
+
+def _guaranteed(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], committed: int) -> Figure:
+    """Share of the commits for which parallel greedy decoding provably equals one token per step."""
+    if run["kind"] != "diffusion":
+        return Figure(None, "share", "derived", reason="not applicable: one token at a time")
+    return ratio(_sum(done, "guaranteed_commits"), committed, "share", "derived", "nothing was committed")
+
+
+def _time_shares(done: Sequence[Mapping[str, Any]]) -> tuple[TimeShare, ...]:
+    total = _total(done, "total_seconds")
+    items = [(item, _total(done, f"{item}_seconds")) for item in TIME_ITEMS]
+    return tuple(TimeShare(item, seconds, seconds / total if total else 0.0) for item, seconds in items)
+
+
+def _rate(successes: int, trials: int, over: str) -> Figure:
+    if not trials:
+        return Figure(None, "share", "measured", reason=f"there are no {over}")
+    found = wilson_interval(successes, trials)
+    return Figure(found.rate, "share", "measured", found.low, found.high, basis=f"{trials} {over}")
+
+
+def _metrics(
+    answers: Sequence[Mapping[str, Any]],
+    metrics: Sequence[Mapping[str, Any]],
+    requests: Sequence[Mapping[str, Any]],
+) -> tuple[Metric, ...]:
+    """Every metric and filter; documents whose request failed are left out of both numerator and denominator."""
+    failed = {r["doc_id"] for r in requests if r["error_type"] is not None} - {None}
+    grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in answers:
+        if row["doc_id"] not in failed and row["value"] is not None:
+            grouped.setdefault((row["metric"], row["filter"]), []).append(row)
+    names = dict.fromkeys([*((m["metric"], m["filter"]) for m in metrics), *grouped])
+    aggregated = {(m["metric"], m["filter"]): m for m in metrics}
+    return tuple(
+        _metric(name, filter, grouped.get((name, filter), []), aggregated.get((name, filter))) for name, filter in names
+    )
+
+
+def _metric(name: str, filter: str, rows: Sequence[Mapping[str, Any]], aggregate: Mapping[str, Any] | None) -> Metric:
+    values = [float(row["value"]) for row in rows]
+    binary = bool(values) and set(values) <= {0.0, 1.0}
+    extraction = _extraction_failures(filter, rows)
+    if binary:
+        figure = _rate(int(sum(values)), len(values), "documents")
+        return Metric(name, filter, figure, len(values), True, extraction)
+    if values:
+        return Metric(name, filter, _mean(values), len(values), False, extraction)
+    assert aggregate is not None
+    value, error = aggregate["value"], aggregate["stderr"]
+    if value is None:
+        figure = Figure(None, "score", "measured", reason="the task gave no value")
+    elif error is None:
+        figure = Figure(value, "score", "measured", reason="interval unknown: the task gives no standard error")
+    else:
+        low, high = value - 1.96 * error, value + 1.96 * error
+        figure = Figure(value, "score", "measured", low, high, basis="the task's own standard error")
+    return Metric(name, filter, figure, aggregate["documents"], False, extraction)
+
+
+def _mean(values: Sequence[float]) -> Figure:
+    mean = float(np.mean(values))
+    if len(values) < 5:
+        return Figure(mean, "score", "measured", reason=f"interval unknown: {len(values)} of at least 5 documents")
+    half = float(student.isf(0.025, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return Figure(mean, "score", "measured", mean - half, mean + half, basis=f"{len(values)} documents")
+
+
+def _extraction_failures(filter: str, rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """How often an answer filter found nothing. None where there is no filter or its output was not stored."""
+    responses = [row["response"] for row in rows if row["response"] is not None]
+    if filter == "none" or not responses:
+        return None
+    return _rate(sum(r.strip() in _NOT_EXTRACTED for r in responses), len(responses), "documents")
+
+
+def _with_correct_per_second(summary: RunSummary) -> RunSummary:
+    metric, seconds = summary.primary_metric, summary.makespan_seconds.value
+    if metric is None or not metric.binary or not seconds or metric.figure.value is None:
+        return summary
+    from dataclasses import replace
+
+    correct = metric.figure.value * metric.documents
+    return replace(summary, correct_per_second=Figure(correct / seconds, "correct answers/s", "derived"))
+
+
+def _notes(
+    run: Mapping[str, Any],
+    requests: Sequence[Mapping[str, Any]],
+    makespan: Figure,
+    failures: Sequence[FailureKind],
+) -> tuple[str, ...]:
+    """What a reader must know before using the figures of this run."""
+    notes = []
+    if run["status"] != "complete":
+        notes.append(f"The run is {run['status']}: {len(requests)} of {run['planned_requests']} requests are stored.")
+    if run["sittings"] > 1:
+        notes.append(f"The run was resumed: {run['sittings']} sittings, whose times are added up.")
+    if makespan.status == "derived":
+        notes.append(f"{makespan.reason[0].upper()}{makespan.reason[1:]}.")
+    if failures:
+        failed = sum(kind.count for kind in failures)
+        notes.append(
+            f"{failed} of {len(requests)} requests failed. They are in no figure below: neither a wrong answer nor a time."
+        )
+    warm_up = _group(run, "warm_up")
+    if warm_up.get("stationary") is False:
+        notes.append("The times were not stationary when warm-up ended, so the first requests may be too slow.")
+    residual = sum(r["residual_masks"] or 0 for r in requests)
+    if residual:
+        notes.append(f"{residual} positions stayed masks; the program that is reproduced leaves them.")
+    discrepancy = _group(run, "books").get("discrepancy")
+    if isinstance(discrepancy, float) and abs(discrepancy) > BOOKS_TOLERANCE:
+        notes.append(
+            "The books do not close within 5 %: separately measured forwards and host items do not add up to the wall "
+            "time, so the machine changed meanwhile or something is not measured. Do not rely on these times."
+        )
+    extra = run["manifest"].get("notes")
+    if isinstance(extra, list):
+        notes += [str(note) for note in extra]
+    return tuple(notes)
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:
+    return sum(row[column] or 0 for row in rows)
+
+
+def _total(rows: Sequence[Mapping[str, Any]], column: str) -> float:
+    return float(sum(row[column] or 0.0 for row in rows))

@@ -1,0 +1,84 @@
+"""`dllm-audit report`: the results as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dllm_audit.cli.margin import margin_option
+from dllm_audit.cli.options import database_option
+from dllm_audit.errors import AuditError, UsageError
+
+if TYPE_CHECKING:
+    from dllm_audit.report.contexts import Report
+
+DEFAULT_REPORT = "dllm-audit-report.html"
+
+
+@click.command(epilog="Example: dllm-audit report -o report.html")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=DEFAULT_REPORT, show_default=True, help="File to write."
+)
+@click.option(
+    "--run", "runs", multiple=True, metavar="RUN", help="Only this run (repeatable) [default: the newest of each]."
+)
+@margin_option
+@database_option
+def command(output: Path, runs: tuple[str, ...], margin: float, database: Path) -> None:
+    """Write the results and the published claims into one HTML page that opens from disk without network.
+
+    An older report of the same name is replaced once the new one is complete.
+    """
+    from dllm_audit.claims.registry import load_claims
+    from dllm_audit.report.build import gather, render
+    from dllm_audit.report.tokens import token_texts
+    from dllm_audit.store.database import Store
+
+    _check_target(output)
+    with Store.open(database) as store:
+        chosen = list({run["run_id"]: run for name in runs for run in [store.run(name)]}.values()) or None
+        report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100)
+    write_whole(output, render(report))
+    for line in (str(output), *summary_lines(report)):
+        click.echo(line)
+
+
+def summary_lines(report: Report) -> tuple[str, str]:
+    """What the report says, in two lines for a terminal."""
+    from dllm_audit.analysis.plain import one_line
+
+    traps = sum(len(row.traps) for row in report.claims.rows)
+    counts = f"{len(report.claims.rows)} published claims with {traps} traps."
+    return one_line(report.verdict.headline), one_line(f"{report.verdict.ran} {counts}", 400)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `text` so that `path` is either the old file or the whole new one, never a part."""
+    import os
+    import tempfile
+
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise AuditError(
+            f"{path} could not be written: {error.strerror or error}. Make room, or give another file with -o."
+        ) from error
+
+
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder. Give a file with -o, for example -o {path / DEFAULT_REPORT}")
+    if not path.parent.is_dir():
+        raise UsageError(f"The folder {path.parent} does not exist. Make it, or give another file with -o.")

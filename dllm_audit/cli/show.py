@@ -1,0 +1,261 @@
+"""`dllm-audit show`: everything about one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dllm_audit.cli.options import database_option, json_option
+from dllm_audit.errors import UsageError
+
+if TYPE_CHECKING:
+    from dllm_audit.analysis.figures import Figure
+    from dllm_audit.analysis.summary import RunSummary
+    from dllm_audit.store.database import Store
+
+
+@click.command(epilog='Example: dllm-audit show "$(dllm-audit runs --json | jq -r .runs[-1].run_id)" --requests')
+@click.argument("run")
+@click.option("--requests", is_flag=True, help="Also every request: counts, time, answer.")
+@click.option("--trace", type=click.IntRange(min=0), metavar="N", help="Also the step trace of request N (from 0).")
+@database_option
+@json_option
+def command(run: str, requests: bool, trace: int | None, database: Path, as_json: bool) -> None:
+    """Show one run: settings, counts, figures, metrics, where the time goes. RUN is an id or its beginning."""
+    from dllm_audit.analysis.facts import request_facts, run_facts
+    from dllm_audit.analysis.summary import summarise
+    from dllm_audit.store.database import Store
+
+    with Store.open(database) as store:
+        summary = summarise(store, run)
+        rows = store.requests(summary.run_id) if requests else []
+        steps = None if trace is None else _steps(store, summary, trace)
+    if as_json:
+        facts = run_facts(summary)
+        if requests:
+            facts["request_rows"] = [request_facts(row) for row in rows]
+        if steps is not None:
+            facts["trace"] = steps
+        click.echo(json.dumps(facts, indent=2, default=str))
+        return
+    for part in _parts(summary):
+        click.echo(part + "\n")
+    if requests:
+        click.echo(_requests(rows) + "\n")
+    if steps is not None:
+        click.echo(_trace(steps))
+
+
+def _parts(summary: RunSummary) -> list[str]:
+    """The text, section by section."""
+    parts = [_head(summary), _settings(summary), _figures(summary)]
+    if summary.metrics:
+        parts.append(_metrics(summary))
+    parts += [_latency(summary), _time(summary), _conventions(summary)]
+    if summary.failures:
+        lines = [f"  {kind.count} x {kind.type}: {_clean(kind.message)}" for kind in summary.failures]
+        parts.append("\n".join(["Failures", *lines]))
+    if summary.notes:
+        parts.append("\n".join(["Notes", *(f"  {_clean(note)}" for note in summary.notes)]))
+    return parts
+
+
+def _head(summary: RunSummary) -> str:
+    from dllm_audit.analysis.labels import label
+
+    run, facts = summary.run, summary.model_facts
+    lines = [
+        f"{run['run_id']}  {label(run)}  [{run['provenance']}, {run['status']}]",
+        f"  {run['task']} with {run['model']}"
+        + (f" ({facts['provenance']})" if facts.get("provenance") else "")
+        + f", {run['concurrency']} in flight, started {run['started_at']:%Y-%m-%d %H:%M:%S} UTC",
+        f"  {summary.answered} of {run['planned_requests']} requests answered"
+        + (f", {summary.failed} failed" if summary.failed else ""),
+    ]
+    device = ", ".join(str(summary.environment[k]) for k in ("device", "gpu", "cpu") if summary.environment.get(k))
+    if device:
+        lines.append(f"  on {device}")
+    return "\n".join(_clean(line) for line in lines)
+
+
+def _settings(summary: RunSummary) -> str:
+    sources = summary.run["setting_sources"]
+    shown = [
+        f"{name}={_plain(value)}" + (f" ({sources[name]})" if sources.get(name) in ("option", "task") else "")
+        for name, value in summary.run["settings"].items()
+    ]
+    return "Settings\n" + click.wrap_text(_clean(", ".join(shown)), 100, "  ", "  ")
+
+
+def _figures(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    kinds = ", ".join(f"{n} {kind}" for kind, n in summary.forwards.items()) or "none"
+    rows = [
+        ("tokens per second", *_said(summary.throughput, "{:.2f}")),
+        ("characters per second", *_said(summary.characters_per_second, "{:.1f}")),
+        ("correct answers per second", *_said(summary.correct_per_second, "{:.3f}")),
+        ("whole time", *_said(summary.makespan_seconds, "{:.3f} s")),
+        ("committed per forward (tau)", *_said(summary.committed_per_forward, "{:.3f}")),
+        ("answered per forward", *_said(summary.tokens_per_forward, "{:.3f}")),
+        ("positions per forward (G)", *_said(summary.positions_per_forward, "{:.1f}")),
+        ("guaranteed commits", *_said(summary.guaranteed_share, "{:.1%}")),
+        ("batch tax", *_said(summary.batch_tax, "{:.1%}")),
+        ("cut by the window's length", *_said(summary.truncation_rate, "{:.1%}")),
+    ]
+    counts = (
+        f"  {summary.answered_tokens} tokens answered, {summary.committed_tokens} committed, {summary.prompt_tokens} of prompts; "
+        f"{summary.nfe} forwards ({kinds}), {summary.query_positions} query positions"
+    )
+    return f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ")
+
+
+def _metrics(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    rows = []
+    for metric in summary.metrics:
+        value, note = _said(metric.figure, "{:.3f}")
+        if metric.extraction_failures is not None and metric.extraction_failures.value is not None:
+            note += f"; no answer found in {metric.extraction_failures.value:.1%}"
+        rows.append((metric.label, value, note))
+    return "Quality\n" + aligned(rows, right={1}, indent="  ")
+
+
+def _latency(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [("", *(f"{p:g} %" for p in summary.latency))]
+    for name, figures in (("whole answer", summary.latency), ("first token final", summary.ttft)):
+        rows.append((name, *("-" if f.value is None else f"{f.value:.3f} s" for f in figures.values())))
+    return "Latency\n" + aligned(rows, right=range(1, len(rows[0])), indent="  ")
+
+
+def _time(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [(s.item, f"{s.seconds:.3f} s", f"{s.share:.1%}") for s in summary.seconds if s.seconds]
+    if not rows:
+        return "Where the time goes\n  no request was answered"
+    text = "Where the time goes (summed over requests)\n" + aligned(rows, right={1, 2}, indent="  ")
+    books = summary.run["manifest"].get("books")
+    if isinstance(books, dict) and isinstance(books.get("discrepancy"), float):
+        text += f"\n  separately measured parts against the wall time: {books['discrepancy'] * 100:+.1f} %"
+    return text
+
+
+def _conventions(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [
+        (c.name, *_said(c.rate, "{:.2f}")[:1], "-" if c.inflation is None else f"x {c.inflation:.2f}", c.formula)
+        for c in summary.conventions
+    ]
+    return "The same run, counted differently (tokens per second)\n" + aligned(rows, right={1, 2}, indent="  ")
+
+
+def _said(figure: Figure, form: str) -> tuple[str, str]:
+    """(value, what goes with it)."""
+    if figure.value is None:
+        return "unknown", figure.reason
+    note: list[str] = [] if figure.status == "measured" else [figure.status]
+    if figure.low is not None and figure.high is not None:
+        note.insert(0, f"{form.format(figure.low)} to {form.format(figure.high)} (95 %, {figure.basis})")
+    elif figure.reason:
+        note.append(figure.reason)
+    return form.format(figure.value), ", ".join(note)
+
+
+def _requests(rows: list[dict[str, Any]]) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    table = [("request", "document", "answered", "committed", "forwards", "seconds", "stop", "answer")]
+    for row in rows:
+        if row["error_type"] is not None:
+            table.append(
+                (
+                    str(row["ordinal"]),
+                    str(row["doc_id"]),
+                    "-",
+                    "-",
+                    "-",
+                    "-",
+                    "failed",
+                    f"{row['error_type']}: {row['error_message']}",
+                )
+            )
+            continue
+        forwards = sum(row[f"{kind}_forwards"] or 0 for kind in ("prefill", "denoise", "refresh", "commit", "cfg"))
+        text = row["text"] or ""
+        table.append(
+            (
+                str(row["ordinal"]), str(row["doc_id"]), str(row["answered_tokens"]), str(row["committed_tokens"]),
+                str(forwards), f"{row['total_seconds']:.3f}", row["stop"], text if len(text) <= 70 else text[:69] + "…",
+            )
+        )  # fmt: skip
+    return "Requests\n" + aligned(table, right=range(6), indent="  ")
+
+
+def _steps(store: Store, summary: RunSummary, ordinal: int) -> dict[str, Any]:
+    from dllm_audit.report.tokens import token_texts
+
+    forwards, commits = store.trace(summary.run_id, ordinal)
+    if not forwards:
+        traced = store.query(
+            "SELECT DISTINCT ordinal FROM trace_forwards WHERE run_id = ? ORDER BY ordinal", [summary.run_id]
+        )
+        known = ", ".join(str(row["ordinal"]) for row in traced)
+        raise UsageError(
+            f"Request {ordinal} of {summary.run_id} was not traced. "
+            + (f"Traced are: {known}." if known else "None was; dllm-audit run --trace 8 traces the first eight.")
+        )
+    texts = token_texts()(summary.run, [c["token"] for c in commits])
+    names = ("position", "token", "confidence")
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for n, commit in enumerate(commits):
+        facts = {name: commit[name] for name in names}
+        by_step.setdefault(commit["step"], []).append({**facts, "text": texts[n] if texts else None})
+    return {
+        "request": ordinal,
+        "steps": [
+            {**{k: f[k] for k in ("step", "kind", "width", "block")}, "commits": by_step.get(f["step"], [])}
+            for f in forwards
+        ],
+    }
+
+
+def _trace(steps: dict[str, Any]) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [("forward", "kind", "width", "block", "committed (position:token (confidence))")]
+    for step in steps["steps"]:
+        committed = "  ".join(
+            f"{c['position']}:{c['token'] if c['text'] is None else repr(c['text'])} ({c['confidence']:.3f})"
+            for c in step["commits"]
+        )
+        rows.append((str(step["step"]), step["kind"], str(step["width"]), str(step["block"]), committed))
+    return f"Trace of request {steps['request']}\n" + _wide(rows, aligned)
+
+
+def _wide(rows: Sequence[tuple[str, ...]], aligned: Callable[..., str]) -> str:
+    """Steps with the commits, which may be long, after the aligned columns."""
+    from dllm_audit.analysis.plain import one_line
+
+    left = aligned([row[:4] for row in rows], right={0, 2, 3}, indent="  ").splitlines()
+    width = max(len(line) for line in left)
+    pairs = zip(left, rows, strict=True)
+    return "\n".join(f"{line.ljust(width)}  {one_line(row[4], 4000)}".rstrip() for line, row in pairs)
+
+
+def _plain(value: object) -> str:
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _clean(text: str) -> str:
+    from dllm_audit.analysis.plain import one_line
+
+    return one_line(text, 2000)

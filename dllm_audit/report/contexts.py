@@ -1,0 +1,807 @@
+"""What each section of the report shows, one dataclass a section; templates only lay it out.
+
+Everything that came from a run or a claim is hostile text: it stays text here and is escaped by the templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit.analysis.figures import Figure
+from dllm_audit.analysis.labels import label
+from dllm_audit.analysis.manifests import difference_value, is_reading
+from dllm_audit.analysis.pairing import DEFAULT_MARGIN, Comparison, compare_rows, control_speed
+from dllm_audit.analysis.plain import short_value
+from dllm_audit.analysis.references import (
+    autoregressive_reference,
+    control_of,
+    one_token_reference,
+)
+from dllm_audit.analysis.summary import Metric, RunSummary, summarise
+from dllm_audit.claims.questions import Answer, DisclosureScore, ask, describe, disclosure_score
+from dllm_audit.claims.schema import Gap, Stated
+from dllm_audit.claims.traps import TrapFinding, find_traps
+from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
+from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
+from dllm_audit.report.formats import interval, number, points
+
+if TYPE_CHECKING:
+    from dllm_audit.claims.registry import Registry
+    from dllm_audit.claims.schema import Claim
+    from dllm_audit.store.database import Store
+
+#: Text of single tokens of a model, or None where no tokenizer is at hand. Called with the run's row.
+TokenTexts = Callable[[Mapping[str, Any], Sequence[int]], "list[str] | None"]
+
+#: Steps of a trace that are shown; a longer one says how many were left out.
+SHOWN_STEPS = 160
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run with its number in the report."""
+
+    number: int
+    label: str
+    summary: RunSummary
+
+    @property
+    def model(self) -> str:
+        return str(self.summary.run["model"])
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A comparison and what the baseline stands for."""
+
+    candidate: RunRow
+    baseline: RunRow
+    against: str
+    comparison: Comparison
+    differences: tuple[DifferenceRow, ...]
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """One difference of two manifests in words; `role` is treatment, nuisance or drift."""
+
+    role: str
+    name: str
+    candidate: str
+    baseline: str
+
+
+@dataclass(frozen=True)
+class TraceToken:
+    """A committed token: where, in which forward, how sure. `shade` is 0 (first) to 5 (last of the forwards)."""
+
+    text: str
+    step: int
+    position: int
+    confidence: float
+    shade: int
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One forward and what it committed."""
+
+    number: int
+    kind: str
+    width: int
+    block: int
+    tokens: tuple[TraceToken, ...]
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One run's decoding of the example request. `tokens`: the committed window in reading order."""
+
+    run: RunRow
+    text: str
+    stop: str
+    forwards: int
+    committed: int
+    tokens: tuple[TraceToken, ...]
+    steps: tuple[TraceStep, ...]
+    left_out: int
+    has_text: bool
+
+
+@dataclass(frozen=True)
+class TraceSection:
+    """One request of a task, decoded by several runs."""
+
+    prompt: str
+    document: int | None
+    rows: tuple[TraceRow, ...]
+
+
+@dataclass(frozen=True)
+class TaskSection:
+    """Everything about one task: runs, charts, comparisons, example."""
+
+    name: str
+    runs: tuple[RunRow, ...]
+    metric: str
+    speed_chart: Chart | None
+    time_chart: Chart | None
+    pairs: tuple[PairRow, ...]
+    controls: tuple[ControlRow, ...]
+    trace: TraceSection | None
+    sentences: tuple[str, ...]
+    headline: str
+    notes: tuple[NoteRow, ...]
+    forward_kinds: tuple[str, ...]
+    time_items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoteRow:
+    """A sentence that holds for some runs."""
+
+    runs: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class ControlRow:
+    """The same configuration against itself: the difference that the machine makes up."""
+
+    label: str
+    speed: Figure
+
+
+@dataclass(frozen=True)
+class VerdictSection:
+    """What was run and what follows, in words."""
+
+    headline: str
+    ran: str
+    may: tuple[str, ...]
+    may_not: tuple[str, ...]
+    has_embedded: bool
+    only_embedded: bool
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class EnvironmentColumn:
+    """Facts of one machine and the runs that they hold for."""
+
+    runs: tuple[RunRow, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """Settings, model, engine, prompts and warm-up of one run."""
+
+    row: RunRow
+    settings: tuple[SettingRow, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """One published claim with the four questions and the traps it walks into."""
+
+    claim: Claim
+    figure: str
+    link: str | None
+    answers: tuple[Answer, ...]
+    disclosure: DisclosureScore
+    traps: tuple[TrapFinding, ...]
+
+
+@dataclass(frozen=True)
+class ClaimsSection:
+    rows: tuple[ClaimRow, ...]
+    problems: int
+
+
+@dataclass(frozen=True)
+class Habit:
+    """A way to count and what it hides, over all runs of the report."""
+
+    name: str
+    formula: str
+    hides: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole page."""
+
+    version: str
+    made_at: str
+    database: str
+    verdict: VerdictSection
+    tasks: tuple[TaskSection, ...]
+    claims: ClaimsSection
+    environments: tuple[EnvironmentColumn, ...]
+    details: tuple[RunDetails, ...]
+    commands: tuple[str, ...]
+    margin_points: float
+    left_out: int
+    habits: tuple[Habit, ...]
+
+    @property
+    def rows(self) -> tuple[RunRow, ...]:
+        return tuple(row for task in self.tasks for row in task.runs)
+
+
+def report_context(
+    store: Store,
+    registry: Registry,
+    runs: Sequence[Mapping[str, Any]],
+    token_texts: TokenTexts,
+    *,
+    version: str,
+    made_at: str,
+    margin: float = DEFAULT_MARGIN,
+    left_out: int = 0,
+) -> Report:
+    """Gather every section from the stored `runs` and the registry of claims."""
+    rows = _numbered(store, runs)
+    tasks = tuple(
+        _task(store, name, tuple(row for row in rows if row.summary.run["task"] == name), token_texts, margin)
+        for name in dict.fromkeys(str(row.summary.run["task"]) for row in rows)
+    )
+    return Report(
+        version=version,
+        made_at=made_at,
+        database=store.path.name,
+        verdict=_verdict(rows, tasks, margin),
+        tasks=tasks,
+        claims=ClaimsSection(tuple(_claim(claim) for claim in registry.claims), len(registry.problems)),
+        environments=_environments(rows),
+        details=tuple(_details(row) for row in rows),
+        commands=tuple(
+            dict.fromkeys(str(c) for run in runs if (c := run["manifest"].get("command") or run["invocation"]))
+        ),
+        margin_points=margin * 100,
+        left_out=left_out,
+        habits=_habits(rows),
+    )
+
+
+def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The newest run of each content, role and repeat: an older one of the same was superseded."""
+    newest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for run in runs:  # oldest first
+        key = (run["content_key"], run["role"], run["repeat"])
+        # A run that was broken off does not replace one that was finished.
+        if key not in newest or run["status"] == "complete" or newest[key]["status"] != "complete":
+            newest[key] = run
+    kept = {run["run_id"] for run in newest.values()}
+    return [run for run in runs if run["run_id"] in kept]
+
+
+def _numbered(store: Store, runs: Sequence[Mapping[str, Any]]) -> list[RunRow]:
+    by_task = list(dict.fromkeys(run["task"] for run in runs))
+    ordered = sorted(runs, key=lambda run: (by_task.index(run["task"]), run["role"] == "control"))
+    return [RunRow(number, label(run), summarise(store, run["run_id"])) for number, run in enumerate(ordered, 1)]
+
+
+def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenTexts, margin: float) -> TaskSection:
+    shown = tuple(row for row in rows if row.summary.run["role"] != "control")
+    metric = next((m for row in shown if (m := row.summary.primary_metric)), None)
+    pairs = _pairs(store, shown, rows, margin)
+    headline, sentences = _task_words(shown, pairs, metric)
+    return TaskSection(
+        name=name,
+        runs=rows,
+        metric=metric.label if metric else "",
+        speed_chart=_speed_chart(shown, metric),
+        time_chart=_time_chart(shown),
+        pairs=pairs,
+        controls=_controls(store, rows),
+        trace=_trace(store, shown, token_texts),
+        sentences=sentences,
+        headline=headline,
+        notes=_notes(rows),
+        forward_kinds=tuple(k for k in FORWARD_KINDS if any(row.summary.forwards.get(k) for row in rows)),
+        time_items=tuple(
+            item for n, item in enumerate(TIME_ITEMS) if any(row.summary.seconds[n].seconds > 0 for row in rows)
+        ),
+    )
+
+
+def _notes(rows: Sequence[RunRow]) -> tuple[NoteRow, ...]:
+    """Every note once, with the runs that it holds for."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        failures = [f"{kind.count} × {kind.type}: {kind.message}" for kind in row.summary.failures]
+        for text in (*row.summary.notes, *failures):
+            found.setdefault(text, []).append(row.number)
+    return tuple(NoteRow(tuple(numbers), text) for text, numbers in found.items())
+
+
+def same_metric(summary: RunSummary, metric: Metric | None) -> Metric | None:
+    """The metric of this run with the name and filter of `metric`."""
+    if metric is None:
+        return None
+    return next((m for m in summary.metrics if (m.name, m.filter) == (metric.name, metric.filter)), None)
+
+
+def _speed_chart(rows: Sequence[RunRow], metric: Metric | None) -> Chart | None:
+    points = []
+    for row in rows:
+        speed, quality = row.summary.throughput, same_metric(row.summary, metric)
+        if quality is not None and quality.figure.value is not None and speed.value:
+            points.append(
+                SpeedPoint(
+                    row.number, str(row.summary.run["backend"]), speed.value, speed.low, speed.high,
+                    quality.figure.value, quality.figure.low, quality.figure.high,
+                )
+            )  # fmt: skip
+    if not points or metric is None:
+        return None
+    return speed_and_quality(points, metric.label, metric.binary)
+
+
+def _time_chart(rows: Sequence[RunRow]) -> Chart | None:
+    bars = [
+        TimeBar(row.number, row.label, {s.item: s.seconds / row.summary.answered for s in row.summary.seconds})
+        for row in rows
+        if row.summary.answered
+    ]
+    return where_time_goes(bars) if bars else None
+
+
+def _habits(rows: Sequence[RunRow]) -> tuple[Habit, ...]:
+    """Each habit once; where what it hides depends on the decoder, every sentence that applies."""
+    found: dict[str, tuple[str, str, list[str]]] = {}
+    for row in rows:
+        for habit in row.summary.conventions:
+            sentences = found.setdefault(habit.id, (habit.name, habit.formula, []))[2]
+            if habit.hides not in sentences:
+                sentences.append(habit.hides)
+    return tuple(Habit(name, formula, " ".join(sentences)) for name, formula, sentences in found.values())
+
+
+# -- comparisons --
+
+
+def _pairs(store: Store, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float) -> tuple[PairRow, ...]:
+    runs = [row.summary.run for row in all_rows]
+    by_id = {row.summary.run_id: row for row in rows}
+    found = []
+    for row in rows:
+        run = row.summary.run
+        references = (
+            ("the autoregressive model", autoregressive_reference(run, runs)),
+            ("one token per step, same model", one_token_reference(run, runs)),
+        )
+        for against, reference in references:
+            if reference is None or reference["run_id"] not in by_id:
+                continue
+            baseline = by_id[reference["run_id"]]
+            comparison = _compare(store, row.summary, baseline.summary, margin, control_speed(store, run, runs))
+            found.append(PairRow(row, baseline, against, comparison, _differences(comparison)))
+    return tuple(found)
+
+
+def _compare(store: Store, ours: RunSummary, theirs: RunSummary, margin: float, control: float | None) -> Comparison:
+    return compare_rows(
+        ours,
+        theirs,
+        (store.requests(ours.run_id), store.requests(theirs.run_id)),
+        (store.answers(ours.run_id), store.answers(theirs.run_id)),
+        margin,
+        control,
+    )
+
+
+def _controls(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
+    runs = [row.summary.run for row in rows]
+    by_id = {row.summary.run_id: row for row in rows}
+    found = []
+    for row in rows:
+        if row.summary.run["role"] != "control":
+            continue
+        pair = control_of(row.summary.run, [r for r in runs if r["role"] != "control"] + [row.summary.run])
+        if pair:
+            twin = by_id[pair[1]["run_id"]]
+            comparison = _compare(store, row.summary, twin.summary, DEFAULT_MARGIN, None)
+            found.append(ControlRow(twin.label, comparison.speed))
+    return tuple(found)
+
+
+def _differences(comparison: Comparison) -> tuple[DifferenceRow, ...]:
+    manifests = comparison.manifests
+    return tuple(
+        DifferenceRow(role, d.name.replace("_", " "), difference_value(d, d.candidate), difference_value(d, d.baseline))
+        for role, found in (
+            ("treatment", manifests.treatment),
+            ("nuisance", manifests.nuisance),
+            ("drift", manifests.drift),
+        )
+        for d in found
+    )
+
+
+# -- words --
+
+
+def _task_words(rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None) -> tuple[str, tuple[str, ...]]:
+    """(the headline of a task, the sentences under it)."""
+    timed = [row for row in rows if row.summary.throughput.value]
+    if not timed:
+        return "Nothing was timed.", ()
+    # Only runs under the same conditions have a fastest among them.
+    groups: dict[tuple[str, int], list[RunRow]] = {}
+    for row in timed:
+        run = row.summary.run
+        groups.setdefault((str(run["provenance"]), int(run["concurrency"])), []).append(row)
+    several = len({provenance for provenance, _ in groups}) > 1
+    sentences: list[str] = []
+    for (provenance, concurrency), among in sorted(groups.items()):
+        where = "" if len(groups) == 1 else " with " + _count(concurrency, "request") + " in flight"
+        where += f", {provenance}" if several else ""
+        sentences += _group_sentences(among, where, metric)
+    return _task_headline(pairs, rows), tuple(sentences)
+
+
+def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None) -> list[str]:
+    """The fastest, the fastest diffusion run and the best of runs under the same conditions."""
+    fastest = max(rows, key=_speed)
+    sentences = [f"Fastest{where}: {_described(fastest, metric)}."]
+    diffusion = [row for row in rows if row.summary.run["kind"] == "diffusion"]
+    if diffusion and fastest.summary.run["kind"] != "diffusion":
+        sentences.append(f"Fastest diffusion run{where}: {_described(max(diffusion, key=_speed), metric)}.")
+    rated = [row for row in rows if _quality(row, metric) is not None]
+    if len(rated) > 1:
+        best = max(rated, key=lambda row: (_quality(row, metric) or 0.0, _speed(row)))
+        if best is not fastest:
+            sentences.append(f"Highest quality{where}: {_described(best, metric)}.")
+    return sentences
+
+
+def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
+    against_ar = [pair for pair in pairs if pair.against == "the autoregressive model"]
+    if not any(row.summary.run["kind"] == "diffusion" for row in rows):
+        return "No diffusion run here, so there is nothing to compare."
+    if not against_ar:
+        return "No autoregressive run here, so nothing can be said about being faster than one."
+    winners = [pair for pair in against_ar if pair.comparison.faster_and_not_worse]
+    if winners:
+        best = max(winners, key=lambda pair: pair.comparison.speed.value or 0.0)
+        names = f"{best.candidate.label} was faster than {best.baseline.label} and not worse"
+        more = f"; so were {len(winners) - 1} more" if len(winners) > 1 else ""
+        return f"{names} ({best.comparison.speed.value:.2f}x){more}."
+    faster = [pair for pair in against_ar if pair.comparison.speed_verdict == "faster"]
+    if not faster:
+        if all(pair.comparison.speed_verdict == "slower" for pair in against_ar):
+            return "Every diffusion run was slower than autoregressive decoding."
+        return "No diffusion run was shown to be faster than autoregressive decoding."
+    if not any(pair.comparison.attributable for pair in faster):
+        return "Some diffusion runs were faster, but the runs differ in more than what is compared."
+    verdicts = {pair.comparison.quality.verdict if pair.comparison.quality else "unknown" for pair in faster}
+    if verdicts == {"worse"}:
+        return "Some diffusion runs were faster than autoregressive decoding, and every one of those was worse."
+    return "Some diffusion runs were faster than autoregressive decoding; none was shown to be faster and not worse."
+
+
+def _described(row: RunRow, metric: Metric | None) -> str:
+    quality = same_metric(row.summary, metric)
+    text = f"{row.label} on {row.model}, {number(_speed(row))} tokens/s"
+    if row.summary.throughput.has_interval:
+        text += f" ({interval(row.summary.throughput, number)})"
+    if quality is None or quality.figure.value is None:
+        return text
+    if quality.binary:
+        return text + f" at {quality.figure.value * 100:.0f} % {quality.name.replace('_', ' ')}"
+    return text + f" at {quality.name.replace('_', ' ')} {quality.figure.value:.3g}"
+
+
+def _speed(row: RunRow) -> float:
+    return row.summary.throughput.value or 0.0
+
+
+def _quality(row: RunRow, metric: Metric | None) -> float | None:
+    found = same_metric(row.summary, metric)
+    return found.figure.value if found else None
+
+
+def _verdict(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float) -> VerdictSection:
+    shown = [row for row in rows if row.summary.run["role"] != "control"]
+    embedded = [row for row in shown if row.summary.is_embedded]
+    backends = list(dict.fromkeys(str(row.summary.run["backend"]) for row in shown))
+    models = list(dict.fromkeys(row.model for row in shown))
+    devices = list(dict.fromkeys(_device(row) for row in shown))
+    answered = sum(row.summary.answered for row in shown)
+    ran = (
+        f"{_count(len(shown), 'run')} of {_count(len(backends), 'backend')} ({_listed(backends)}) with "
+        f"{_count(len(models), 'model')} ({_listed(models)}) on {_count(len(tasks), 'task')} "
+        f"({_listed([task.name for task in tasks])}), {answered:,} requests answered, on {_listed(devices)}."
+    )
+    headline = tasks[0].headline if len(tasks) == 1 else _overall(tasks)
+    return VerdictSection(
+        headline=headline,
+        ran=ran,
+        may=tuple(_may(shown, tasks)),
+        may_not=tuple(_may_not(shown, tasks, margin)),
+        has_embedded=bool(embedded),
+        only_embedded=len(embedded) == len(shown),
+    )
+
+
+def _overall(tasks: Sequence[TaskSection]) -> str:
+    pairs = [pair for task in tasks for pair in task.pairs if pair.against == "the autoregressive model"]
+    if not pairs:
+        return "Nothing was compared with autoregressive decoding yet."
+    winning = [
+        task.name
+        for task in tasks
+        if any(p.comparison.faster_and_not_worse for p in task.pairs if p.against == "the autoregressive model")
+    ]
+    if winning:
+        return (
+            f"On {len(winning)} of {len(tasks)} tasks ({_listed(winning)}) a diffusion run was faster than "
+            "autoregressive decoding and not worse."
+        )
+    if all(pair.comparison.speed_verdict == "slower" for pair in pairs):
+        return "On every task every diffusion run was slower than autoregressive decoding."
+    return "On no task was a diffusion run shown to be faster than autoregressive decoding and not worse."
+
+
+def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
+    """Decided and attributable comparisons, gathered by outcome."""
+    outcomes: dict[tuple[str, str, str], list[str]] = {}
+    for task in tasks:
+        for pair in task.pairs:
+            comparison, quality = pair.comparison, pair.comparison.quality
+            decided = comparison.speed_verdict in ("faster", "slower")
+            judged = quality is not None and quality.verdict in ("not worse", "worse") and not comparison.baseline_fails
+            if not comparison.attributable or not decided or not judged or comparison.length_parity is False:
+                continue
+            assert quality is not None
+            joined = "and" if (comparison.speed_verdict, quality.verdict) != ("faster", "worse") else "but"
+            outcome = f"{comparison.speed_verdict} {joined} {quality.verdict}"
+            said = (
+                f"{pair.candidate.label} ({number(comparison.speed.value)}x, {points(quality.difference.value)} points)"
+            )
+            outcomes.setdefault((task.name, pair.against, outcome), []).append(said)
+    found = [
+        f"On {task}, {outcome} against {against}: {_listed(runs)}."
+        for (task, against, outcome), runs in outcomes.items()
+    ]
+    if any(row.summary.answered for row in rows):
+        found.append(
+            "Counts of tokens and forwards are exact, so they hold on any machine for these settings and prompts."
+        )
+    return found
+
+
+def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float) -> list[str]:
+    found = []
+    if any(row.summary.is_embedded for row in rows):
+        found.append(
+            "How fast a diffusion model of practical size is on a GPU: the embedded models have a few million parameters. "
+            "They show mechanisms and what parallel decoding does to quality."
+        )
+    if any(_device(row) == "cpu" or row.summary.environment.get("device") == "cpu" for row in rows):
+        found.append(
+            "Speeds elsewhere: these times were taken on a CPU, and a time does not travel to another machine."
+        )
+    pairs = [pair for task in tasks for pair in task.pairs]
+    undecided = [p for p in pairs if p.comparison.quality and p.comparison.quality.verdict == "open"]
+    if undecided:
+        most = max(p.comparison.quality.documents for p in undecided if p.comparison.quality)
+        needed = max(p.comparison.quality.needed or 0 for p in undecided if p.comparison.quality)
+        found.append(
+            f"That quality is equal within {margin * 100:g} points in {_count(len(undecided), 'comparison')}: "
+            f"up to {most:,} documents were paired, about {needed:,} would be needed at most."
+        )
+    spoiled = [p for p in pairs if not p.comparison.attributable]
+    if spoiled:
+        found.append(
+            f"What caused the difference in {_count(len(spoiled), 'comparison')}: something else differs too (see there)."
+        )
+    failing = [p for p in pairs if p.comparison.baseline_fails]
+    if failing:
+        found.append(
+            f"That quality is kept in {_count(len(failing), 'comparison')}: the reference itself hardly ever answers "
+            "correctly there."
+        )
+    loose = [row for row in rows if row.summary.books_close is False]
+    if loose:
+        found.append(
+            f"Exact times of {_count(len(loose), 'run')} of {len(rows)}: separately measured parts do not add up to the "
+            "wall time within 5 %, so the machine was not steady or something is not measured."
+        )
+    lengths = [p for p in pairs if p.comparison.length_parity is False]
+    if lengths:
+        found.append(
+            f"Tokens per second alone in {_count(len(lengths), 'comparison')}: the answers differ in length by more than 10 %."
+        )
+    if rows and all(row.summary.run["repeat"] == 0 for row in rows):
+        found.append(
+            "How much a speed varies from run to run: every run was made once, so intervals are over its requests only."
+        )
+    concurrencies = sorted({row.summary.run["concurrency"] for row in rows})
+    if concurrencies == [1]:
+        found.append("What happens with several requests at once: only one was in flight, where compute is idle.")
+    failed = sum(row.summary.failed for row in rows)
+    if failed:
+        found.append(f"Anything about the {_count(failed, 'request')} that failed: they are counted, and in no figure.")
+    return found
+
+
+def _device(row: RunRow) -> str:
+    environment = row.summary.environment
+    device = str(environment.get("device") or "an unrecorded device")
+    name = environment.get("cpu") if device == "cpu" else environment.get("gpu")
+    cores = environment.get("cores_usable") or environment.get("cores")
+    if not name:
+        return device
+    return f"{name} ({_count(cores, 'core')})" if device == "cpu" and cores else str(name)
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)
+
+
+# -- example request --
+
+
+def _trace(store: Store, rows: Sequence[RunRow], token_texts: TokenTexts) -> TraceSection | None:
+    """The request that most runs have a trace of; the first in the task's order among those."""
+    by_request: dict[Any, list[tuple[RunRow, Mapping[str, Any]]]] = {}
+    for row in rows:
+        traced = {
+            r["ordinal"]
+            for r in store.query("SELECT DISTINCT ordinal FROM trace_forwards WHERE run_id = ?", [row.summary.run_id])
+        }
+        for request in store.requests(row.summary.run_id):
+            if request["ordinal"] in traced and request["error_type"] is None:
+                key = request["doc_id"] if request["doc_id"] is not None else -1 - request["ordinal"]
+                by_request.setdefault(key, []).append((row, request))
+    if not by_request:
+        return None
+    key = min(by_request, key=lambda k: (-len(by_request[k]), k < 0, abs(k)))
+    found = by_request[key]
+    return TraceSection(
+        prompt=found[0][1]["prompt"] or "",
+        document=key if key >= 0 else None,
+        rows=tuple(_trace_row(store, row, request, token_texts) for row, request in found),
+    )
+
+
+def _trace_row(store: Store, row: RunRow, request: Mapping[str, Any], token_texts: TokenTexts) -> TraceRow:
+    forwards, commits = store.trace(row.summary.run_id, request["ordinal"])
+    texts = token_texts(row.summary.run, [c["token"] for c in commits])
+    shown = texts if texts is not None else [str(c["token"]) for c in commits]
+    last = max((c["step"] for c in commits), default=0)
+    tokens = [
+        TraceToken(
+            text,
+            c["step"],
+            c["position"] - (request["prompt_tokens"] or 0),
+            c["confidence"],
+            round(5 * c["step"] / max(last, 1)),
+        )
+        for c, text in zip(commits, shown, strict=True)
+    ]
+    by_step: dict[int, list[TraceToken]] = {}
+    for token in tokens:
+        by_step.setdefault(token.step, []).append(token)
+    steps = [
+        TraceStep(
+            f["step"],
+            f["kind"],
+            f["width"],
+            f["block"],
+            tuple(sorted(by_step.get(f["step"], []), key=lambda t: t.position)),
+        )
+        for f in forwards
+    ]
+    return TraceRow(
+        run=row,
+        text=request["text"] or "",
+        stop=request["stop"] or "",
+        forwards=len(forwards),
+        committed=len(commits),
+        tokens=tuple(sorted(tokens, key=lambda token: token.position)),
+        steps=tuple(steps[:SHOWN_STEPS]),
+        left_out=max(0, len(steps) - SHOWN_STEPS),
+        has_text=texts is not None,
+    )
+
+
+# -- environment --
+
+
+def _environments(rows: Sequence[RunRow]) -> tuple[EnvironmentColumn, ...]:
+    """One column per machine and software; readings of the moment are shown as their range."""
+    grouped: dict[tuple[tuple[str, str], ...], list[RunRow]] = {}
+    for row in rows:
+        facts = tuple(
+            (name.replace("_", " "), short_value(value))
+            for name, value in row.summary.environment.items()
+            if not is_reading(name)
+        )
+        grouped.setdefault(facts, []).append(row)
+    return tuple(EnvironmentColumn(tuple(found), (*facts, *_readings(found))) for facts, found in grouped.items())
+
+
+def _readings(rows: Sequence[RunRow]) -> tuple[tuple[str, str], ...]:
+    values: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in row.summary.environment.items():
+            if is_reading(name):
+                values.setdefault(name, []).append(value)
+    return tuple((name.replace("_", " "), _range(found)) for name, found in values.items())
+
+
+def _range(values: Sequence[Any]) -> str:
+    distinct = list(dict.fromkeys(short_value(value) for value in values))
+    if len(distinct) == 1:
+        return distinct[0]
+    if all(isinstance(value, int | float) for value in values):
+        return f"{short_value(min(values))} to {short_value(max(values))}"
+    return ", ".join(distinct)
+
+
+def _details(row: RunRow) -> RunDetails:
+    run = row.summary.run
+    sources = run["setting_sources"]
+    settings = tuple(
+        SettingRow(name, short_value(value) if value is not None else "unset", str(sources.get(name, "")))
+        for name, value in run["settings"].items()
+    )
+    facts: list[tuple[str, str]] = [
+        ("run", row.summary.run_id),
+        ("status", str(run["status"])),
+        ("started", f"{run['started_at']:%Y-%m-%d %H:%M} UTC"),
+        ("provenance", str(run["provenance"])),
+        ("fidelity", str(run["fidelity"])),
+    ]
+    manifest = run["manifest"]
+    for name in ("dllm_audit", "code_commit", "load_seconds"):
+        if manifest.get(name) is not None:
+            facts.append((name.replace("_", " "), short_value(manifest[name])))
+    books = manifest.get("books")
+    if isinstance(books, dict) and isinstance(books.get("discrepancy"), float):
+        facts.append(("books: parts against wall time", f"{books['discrepancy'] * 100:+.1f} %"))
+    for group in ("model", "engine", "prompts", "warm_up"):
+        found = manifest.get(group)
+        if isinstance(found, dict):
+            facts += [(f"{group.replace('_', ' ')}: {k.replace('_', ' ')}", short_value(v)) for k, v in found.items()]
+    return RunDetails(row, settings, tuple(facts))
+
+
+# -- claims --
+
+
+def _claim(claim: Claim) -> ClaimRow:
+    import re
+
+    answers = tuple(ask(claim))
+    # The source's own wording carries its unit.
+    value = claim.value.wording if isinstance(claim.value, Stated) else describe(claim.value)
+    stated = isinstance(claim.value, float | int)
+    unit = "" if claim.unit == "x" or isinstance(claim.unit, Gap) else f" {claim.unit}"
+    arxiv = re.fullmatch(r"arXiv:(\d{4}\.\d{4,5})(?:v\d+)?", claim.source.identifier)
+    return ClaimRow(
+        claim=claim,
+        figure=f"{value}{'x' if claim.unit == 'x' and stated else unit if stated else ''}",
+        link=f"https://arxiv.org/abs/{arxiv[1]}" if arxiv else None,
+        answers=answers,
+        disclosure=disclosure_score(answers),
+        traps=tuple(find_traps(claim)),
+    )
