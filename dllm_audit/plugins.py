@@ -50,7 +50,7 @@ def load_plugins() -> Plugins:
     manager, problems = get_plugin_manager()
     backends: dict[str, Backend] = {}
     origins: dict[str, str] = {}
-    for plugin, backend in _collect(manager, "dllm_audit_backends", problems):
+    for plugin, backend in collect(manager, "dllm_audit_backends", problems):
         if backend.name in backends:
             problems.append(
                 f"Backend {backend.name!r} of plugin {plugin!r} is left out: {origins[backend.name]} has that name."
@@ -60,12 +60,12 @@ def load_plugins() -> Plugins:
         origins[backend.name] = f"plugin {plugin!r}"
     families = [
         *FAMILIES,
-        *(family for _, family in _collect(manager, "dllm_audit_model_families", problems)),
+        *(family for _, family in collect(manager, "dllm_audit_model_families", problems)),
     ]
     return Plugins(backends, tuple(families), origins, tuple(problems))
 
 
-def _collect(manager: pluggy.PluginManager, hook: str, problems: list[str]) -> Iterator[tuple[str, Any]]:
+def collect(manager: pluggy.PluginManager, hook: str, problems: list[str]) -> Iterator[tuple[str, Any]]:
     """(plugin name, item) for every item that an implementation of `hook` returns."""
     for implementation in getattr(manager.hook, hook).get_hookimpls():
         try:

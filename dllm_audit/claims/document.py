@@ -113,9 +113,7 @@ def _value(node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int]) -> Any
             return _SCALARS[tag](node.value)
         except (ValueError, KeyError):
             raise DocumentError(f"{_shorten(node.value)!r} is not a {tag}.", line) from None
-    raise DocumentError(
-        f"The tag {node.tag!r} is not allowed: a claim file holds text and numbers only.", line
-    )
+    raise DocumentError(f"The tag {node.tag!r} is not allowed: a claim file holds text and numbers only.", line)
 
 
 def _mapping(node: yaml.MappingNode, path: FieldPath, lines: dict[FieldPath, int]) -> dict[str, Any]:
@@ -126,9 +124,7 @@ def _mapping(node: yaml.MappingNode, path: FieldPath, lines: dict[FieldPath, int
             raise DocumentError("A field name must be a word.", line)
         key = key_node.value  # the text as written: a field named 1 or true is still a name
         if key in fields:
-            raise DocumentError(
-                f"The field {key!r} is given twice, first on line {lines[(*path, key)]}.", line
-            )
+            raise DocumentError(f"The field {key!r} is given twice, first on line {lines[(*path, key)]}.", line)
         lines[(*path, key)] = line
         fields[key] = _value(value_node, (*path, key), lines)
     return fields

@@ -126,8 +126,7 @@ def _quality(claim: Claim) -> Answer:
         return answer
     # A score from elsewhere is not the quality at that speed.
     parts = tuple(
-        Part(part.field, Status.NOT_STATED) if part.field == "quality.at_speed" else part
-        for part in answer.parts
+        Part(part.field, Status.NOT_STATED) if part.field == "quality.at_speed" else part for part in answer.parts
     )
     reason = "The quality given belongs to other settings or tasks than the speed."
     return Answer(question, "quality", _summary(parts), reason, (*parts, _part(claim, "quality.same_runs")))
@@ -172,9 +171,7 @@ def _part(claim: Claim, name: str) -> Part:
     value = field_of(claim, name)
     if isinstance(value, Gap):
         return Part(name, Status(str(value)))
-    return Part(
-        name, Status.PARTLY if isinstance(value, Stated) and value.qualifier == "words" else Status.ANSWERED
-    )
+    return Part(name, Status.PARTLY if isinstance(value, Stated) and value.qualifier == "words" else Status.ANSWERED)
 
 
 def field_of(claim: Claim, name: str) -> Any:

@@ -101,9 +101,7 @@ def _conflict(
 ) -> ClaimProblem | None:
     """What sets this claim against the ones read before it, or None."""
     if claim.id in taken:
-        return file.problem(
-            ("id",), f"id: {claim.id!r} is already the id of {taken[claim.id]}; ids are unique."
-        )
+        return file.problem(("id",), f"id: {claim.id!r} is already the id of {taken[claim.id]}; ids are unique.")
     for index, contradiction in enumerate(claim.contradicts):
         path = ("contradicts", index, "claim")
         if contradiction.claim not in known:
@@ -192,9 +190,7 @@ _PLAIN = {
 def _not_a_quantity(value: Any) -> str:
     number = re.fullmatch(r"\s*~?\s*([0-9][0-9.,]*)\s*([^0-9\s].*)", str(value))
     if number:
-        return (
-            f"is the text {value!r}; write the number {number[1]} alone and put {number[2]!r} into the unit"
-        )
+        return f"is the text {value!r}; write the number {number[1]} alone and put {number[2]!r} into the unit"
     return (
         f"is {value!r}; write a number, a group with qualifier and wording, or one of {_gaps()}. "
         f"{did_you_mean(str(value), list(Gap))}"

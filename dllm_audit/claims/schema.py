@@ -68,9 +68,7 @@ def _told(text: str) -> str:
     plain = " ".join(text.replace("_", " ").casefold().split())
     meant = _LOOKALIKES.get(plain) or next((gap for gap in Gap if plain.startswith(gap)), None)
     if meant:
-        raise ValueError(
-            f"is {text!r}, which resembles a non-answer; write '{meant}' alone, and the rest in notes"
-        )
+        raise ValueError(f"is {text!r}, which resembles a non-answer; write '{meant}' alone, and the rest in notes")
     return text
 
 
@@ -257,6 +255,8 @@ class Quality(Section):
     benchmark: Told
     documents: Count | None = None
     """How many documents the benchmark has, where that is known."""
+    documents_scored: Count | None = None
+    """How many of them the score is over, where that is known."""
     shots: Quantity
     metric: Told
     at_speed: Quantity
@@ -307,6 +307,45 @@ class Figure(Strict):
     where: Text
 
 
+class AnswerLength(Strict):
+    """How long the answers are beside those of the baseline. A rate is easily had from answers that stop early."""
+
+    compared: Literal["shorter", "equal", "longer"]
+    ours: Number | None = None
+    baseline: Number | None = None
+    unit: Literal["tokens", "characters"] = "tokens"
+    where: Text
+
+
+class Checkpoint(Strict):
+    """Whose weights the figure belongs to, where they are not those of the model that it is quoted for."""
+
+    relation: Literal["distilled", "fine-tuned", "quantised", "other"]
+    what: Text
+    where: Text
+
+
+class PrefixSharing(Strict):
+    """Whether requests shared the work on a common beginning of their prompts, such as few-shot examples."""
+
+    ours: YesNo
+    baseline: YesNo
+
+
+class Experts(Strict):
+    """The routed experts of a mixture, and how a figure counts the reading of their weights."""
+
+    total: Count
+    per_token: Count
+    reads_counted: Annotated[str, _one_of("experts of one token", "distinct experts", "all experts")]
+
+    @model_validator(mode="after")
+    def _a_token_chooses_among_them(self) -> Self:
+        if self.per_token > self.total:
+            raise ValueError(f"has {self.per_token} experts per token of only {self.total}")
+        return self
+
+
 class Contradiction(Strict):
     """Another claim of the registry that this one cannot be true beside. Written on one of the two only."""
 
@@ -323,16 +362,101 @@ class Replication(Strict):
     where: Text
 
 
+Settings = dict[str, str | int | float | bool]
+
+
+class Expectation(Strict):
+    """Where the quantity of a recipe must lie for the claim to hold, in `unit`: from `low` to `high`, either end open.
+
+    Ratios are plain numbers (2 is twice), differences of quality are percentage points, shares lie in 0..1.
+    `wording` is the rule as a reader shall see it.
+    """
+
+    low: Number | None = None
+    high: Number | None = None
+    wording: Text
+
+    @model_validator(mode="after")
+    def _it_can_be_met_and_missed(self) -> Self:
+        if self.low is None and self.high is None:
+            raise ValueError("needs low, high or both: every result would meet it")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"goes from {self.low:g} down to {self.high:g}, which nothing can meet")
+        return self
+
+
+RATIOS = ("speed ratio", "time ratio", "tokens per forward ratio")
+"""Quantities that are 1 where both sides are alike."""
+DIFFERENCES = ("quality difference",)
+"""Quantities that are 0 where both sides are alike."""
+ABSOLUTES = ("throughput", "tokens per forward", "quality")
+"""Quantities of the candidate alone."""
+
+
 class Recipe(Strict):
-    """What to run to replicate the claim, in the words of `dllm-audit run`."""
+    """What to run to replicate a claim, and how to judge it, in the words of `dllm-audit run`.
+
+    The candidate is `backend`, `model`, `settings`. The reference, where there is one, is `baseline`, by default
+    with the candidate's model and those of its settings that the baseline has; `baseline_settings` replace them.
+    `quantity` is what is judged: `speed ratio` (answered tokens per second, candidate over reference), `time ratio`
+    (seconds per document, reference over candidate), `tokens per forward ratio` (committed tokens per forward that
+    may commit), `quality difference` (candidate minus reference, in points), `agreement` (share of the reference's
+    answer tokens that the candidate has in the same place), or of the candidate alone `throughput` (tokens/s),
+    `tokens per forward`, `quality` (percent). Without `expect` the claim's own value is the measure.
+    """
 
     backend: Text
     model: Text
     task: Text
     baseline: Text | None = None
     baseline_model: Text | None = None
+    baseline_settings: Settings | None = None
     num_fewshot: Annotated[int, Field(ge=0)] | None = None
-    settings: dict[str, str | int | float | bool] = {}
+    limit: Count | None = None
+    """Documents to decode; all of the task without it."""
+    concurrency: Count = 1
+    settings: Settings = {}
+    quantity: (
+        Literal[
+            "speed ratio",
+            "time ratio",
+            "tokens per forward ratio",
+            "quality difference",
+            "agreement",
+            "throughput",
+            "tokens per forward",
+            "quality",
+        ]
+        | None
+    ) = None
+    expect: Expectation | None = None
+    margin_points: Annotated[Number, Field(gt=0)] | None = None
+    """The loss of quality, in points, that the claim allows itself; decides whether faster is also not worse."""
+    at_least_tokens_per_forward: Annotated[Number, Field(gt=0)] | None = None
+    """The candidate must commit at least this share of the reference's tokens per forward, or nothing is judged."""
+
+    @model_validator(mode="after")
+    def _a_comparison_has_two_sides(self) -> Self:
+        if self.baseline is None and (self.baseline_model or self.baseline_settings is not None):
+            raise ValueError("has a model or settings of a baseline, but no baseline; name its backend")
+        if self.baseline is None and self.quantity and self.quantity not in ABSOLUTES:
+            raise ValueError(f"judges the {self.quantity}, which needs a baseline to compare with")
+        return self
+
+
+class Mechanism(Recipe):
+    """A recipe on the embedded models that shows the cause behind a claim, never the speed of a GPU.
+
+    It runs anywhere in minutes. `shows` is what it shows, as one sentence; `quantity` and `expect` are required.
+    """
+
+    shows: Text
+
+    @model_validator(mode="after")
+    def _says_what_is_expected(self) -> Self:
+        if self.quantity is None or self.expect is None:
+            raise ValueError("needs both quantity and expect: a mechanism has no published value to go by")
+        return self
 
 
 class Claim(Strict):
@@ -354,6 +478,8 @@ class Claim(Strict):
     unit: Told
     aggregate: Annotated[str, _one_of("single setting", "mean", "median", "best")]
     """What the value is of: one setting, a mean or median over tasks, or the best of several settings."""
+    best_of: Literal["tasks", "settings"] | None = None
+    """What the best was taken from, where `aggregate` is `best` and that is known."""
     rate_of: Annotated[str, _one_of("one request", "all requests", "one device")]
     """What a rate is counted over: one request, everything in flight, or divided by the devices."""
     status: Literal["measured", "derived", "estimated", "modelled"]
@@ -369,10 +495,17 @@ class Claim(Strict):
     """None when the source says that no quality was measured at this speed."""
     counts: Counts
     time_includes: TimeIncludes
+    answer_length: AnswerLength | None = None
+    checkpoint: Checkpoint | None = None
+    prefix_sharing: PrefixSharing | None = None
+    experts: Experts | None = None
     figures: list[Figure] = []
     contradicts: list[Contradiction] = []
     replications: list[Replication] = []
     recipe: Recipe | None = None
+    """Replicates the claim itself, with the checkpoints that it is about."""
+    mechanisms: list[Mechanism] = []
+    """Show its causes with the embedded models."""
     notes: Text | None = None
 
     @field_serializer("baseline", "quality", mode="wrap")
@@ -387,9 +520,7 @@ class Claim(Strict):
     @model_validator(mode="after")
     def _speedup_has_a_baseline(self) -> Self:
         if self.kind == "speedup" and self.baseline is None:
-            raise PydanticCustomError(
-                "claim", "is 'none', but a speed-up is over something", {"field": "baseline"}
-            )
+            raise PydanticCustomError("claim", "is 'none', but a speed-up is over something", {"field": "baseline"})
         return self
 
     @model_validator(mode="after")
@@ -419,11 +550,7 @@ def bounds_of(quantity: Quantity) -> tuple[float | None, float | None]:
     if isinstance(quantity, Gap):
         return None, None
     if isinstance(quantity, Stated):
-        return (
-            (quantity.number, quantity.number)
-            if quantity.number is not None
-            else (quantity.low, quantity.high)
-        )
+        return (quantity.number, quantity.number) if quantity.number is not None else (quantity.low, quantity.high)
     return quantity, quantity
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dllm_audit.claims.experts import touched_share
 from dllm_audit.claims.questions import describe
 from dllm_audit.claims.schema import Claim, Figure, Gap, Quantity, Stated, bounds_of, number_of
 from dllm_audit.statistics.power import decidable_margin
@@ -17,6 +18,10 @@ Rule = Callable[[Claim], str | None]
 
 TIME_UNITS = ("s", "ms")
 """Units in which less is faster."""
+
+
+LENGTH_TOLERANCE = 0.10
+"""Answers that are shorter by more than this make a speed doubtful."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,22 @@ class TrapFinding:
     title: str
     sentence: str
     source: str
+
+
+def load_traps() -> tuple[tuple[Trap, ...], tuple[str, ...]]:
+    """The built-in traps and those of installed plugins, and a sentence for each that had to be left out."""
+    from dllm_audit.plugins import collect, get_plugin_manager
+
+    manager, problems = get_plugin_manager()
+    traps = {trap.id: trap for trap in TRAPS}
+    for plugin, trap in collect(manager, "dllm_audit_claim_traps", problems):
+        if not isinstance(trap, Trap):
+            problems.append(f"Plugin {plugin!r}: dllm_audit_claim_traps gave a {type(trap).__name__}, not a Trap.")
+        elif trap.id in traps:
+            problems.append(f"Trap {trap.id!r} of plugin {plugin!r} is left out: there is one of that name.")
+        else:
+            traps[trap.id] = trap
+    return tuple(traps.values()), tuple(problems)
 
 
 def find_traps(claim: Claim, traps: Sequence[Trap] | None = None) -> list[TrapFinding]:
@@ -113,9 +134,7 @@ def concurrency_unknown(claim: Claim) -> str | None:
     if not claim.about_speed:
         return None
     if claim.concurrency is Gap.NOT_STATED:
-        return (
-            "The source does not say how many requests ran at once, so the figure has no place on any curve."
-        )
+        return "The source does not say how many requests ran at once, so the figure has no place on any curve."
     if isinstance(claim.concurrency, Stated) and claim.concurrency.qualifier == "words":
         return f"The concurrency is given only as {describe(claim.concurrency)}."
     return None
@@ -176,11 +195,69 @@ def range_quoted_by_its_end(claim: Claim) -> str | None:
         return None
     parts = [figure for figure in claim.figures if figure.relation == "part" and figure.unit == claim.unit]
     spread = f": they run from {_spread(parts, claim.unit)}" if len(parts) > 1 else ""
-    if claim.aggregate == "best":
+    if claim.aggregate == "best" and claim.best_of != "tasks":
         return f"The figure is the best of several{spread}."
     if isinstance(claim.value, Stated) and claim.value.qualifier in ("up to", "above", "at least"):
         return f"The figure is the end of a range ({claim.value.wording}){spread}."
     return None
+
+
+def best_task_as_the_whole(claim: Claim) -> str | None:
+    if claim.best_of != "tasks" or claim.aggregate != "best":
+        return None
+    parts = [figure for figure in claim.figures if figure.relation == "part" and figure.unit == claim.unit]
+    spread = f": they run from {_spread(parts, claim.unit)}" if len(parts) > 1 else ""
+    return f"The figure is that of the best task, not of all{spread}."
+
+
+def shorter_answers(claim: Claim) -> str | None:
+    length = claim.answer_length
+    if length is None or not claim.about_speed:
+        return None
+    if length.ours is None or not length.baseline:
+        return "The answers are shorter than the baseline's." if length.compared == "shorter" else None
+    if length.ours / length.baseline >= 1 - LENGTH_TOLERANCE:
+        return None
+    return (
+        f"The answers are {100 - 100 * length.ours / length.baseline:.0f} % shorter than the baseline's "
+        f"({length.ours:g} against {length.baseline:g} {length.unit}): less work, not only faster work."
+    )
+
+
+def other_checkpoint(claim: Claim) -> str | None:
+    if claim.checkpoint is None:
+        return None
+    how = {"other": "another", "distilled": "a distilled", "quantised": "a quantised", "fine-tuned": "a fine-tuned"}
+    return f"The figure belongs to {how[claim.checkpoint.relation]} checkpoint: {claim.checkpoint.what.rstrip('.')}."
+
+
+def benchmark_subset(claim: Claim) -> str | None:
+    quality = claim.quality
+    if quality is None or quality.documents is None or quality.documents_scored is None:
+        return None
+    if quality.documents_scored >= quality.documents:
+        return None
+    return f"The quality is over {quality.documents_scored:,} of the {quality.documents:,} documents of {quality.benchmark}."
+
+
+def prefix_shared_on_one_side(claim: Claim) -> str | None:
+    sharing = claim.prefix_sharing
+    if sharing is None or {sharing.ours, sharing.baseline} != {"yes", "no"}:
+        return None
+    side = "the model's" if sharing.ours == "yes" else "the baseline's"
+    return f"Only {side} requests share the work on the common beginning of their prompts."
+
+
+def experts_of_one_token(claim: Claim) -> str | None:
+    experts = claim.experts
+    if experts is None or experts.reads_counted != "experts of one token":
+        return None
+    positions = number_of(claim.decode.block_length) or 32
+    counted, touched = experts.per_token / experts.total, touched_share(experts.total, experts.per_token, positions)
+    return (
+        f"Weight reads are counted as if one token chose the experts ({counted * 100:.0f} %): "
+        f"{positions:g} positions touch {touched * 100:.0f} % of the {experts.total} if they choose independently."
+    )
 
 
 def several_devices(claim: Claim) -> str | None:
@@ -360,6 +437,36 @@ TRAPS: tuple[Trap, ...] = (
         "Range quoted by its end",
         "DFlash, arXiv:2602.06036: 'above 6x' is MATH-500, the mean of Table 1 is 4.9x",
         range_quoted_by_its_end,
+    ),
+    Trap(
+        "Best task quoted as the whole",
+        "LLaDA2.1, arXiv:2602.08676, Table 3: 892 tok/s is one benchmark of nine",
+        best_task_as_the_whole,
+    ),
+    Trap(
+        "Shorter answers",
+        "vllm-project/recipes, DiffusionGemma: 3.3x end to end while the answers were shorter",
+        shorter_answers,
+    ),
+    Trap(
+        "Distilled or other checkpoint",
+        "dInfer, arXiv:2510.08666: the fastest rows belong to a trajectory-distilled LLaDA-MoE",
+        other_checkpoint,
+    ),
+    Trap(
+        "Benchmark subset",
+        "lm-eval's --limit: a score over the first documents carries the benchmark's name",
+        benchmark_subset,
+    ),
+    Trap(
+        "Few-shot prefix shared on one side only",
+        "SGLang's radix cache is on by default: few-shot prompts are then read once, not once a request",
+        prefix_shared_on_one_side,
+    ),
+    Trap(
+        "Expert reads counted for one token",
+        "LLaDA-MoE, arXiv:2509.24389, as summarised: 56 of 64 experts idle per token, which no block of tokens sees",
+        experts_of_one_token,
     ),
     Trap(
         "Several devices counted as one",

@@ -10,9 +10,7 @@ def refusal(text):
 
 
 def test_words_and_dates_stay_text_and_only_plain_numbers_are_numbers():
-    document = parse_document(
-        "a: yes\nb: 2025-05-28\nc: 27.6\nd: 1024\ne: 1e3\nf: 1:30\ng: 27.6x\nh: true\ni:\n"
-    )
+    document = parse_document("a: yes\nb: 2025-05-28\nc: 27.6\nd: 1024\ne: 1e3\nf: 1:30\ng: 27.6x\nh: true\ni:\n")
     assert document.data == {
         "a": "yes",
         "b": "2025-05-28",

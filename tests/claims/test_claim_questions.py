@@ -93,9 +93,7 @@ def test_time_and_concurrency_do_not_arise_for_a_score():
 def test_half_silent_counts_half_of_that_question():
     # Of four questions one has one field of three: (1 + 1 + 1 + 1/3) / 4.
     partly = {"prefill": "yes", "commit_pass": "not stated", "fixed_overhead": "not stated"}
-    assert disclosure_score(ask(claim_of(SWEEP, time_includes=partly))).share == pytest.approx(
-        (3 + 1 / 3) / 4
-    )
+    assert disclosure_score(ask(claim_of(SWEEP, time_includes=partly))).share == pytest.approx((3 + 1 / 3) / 4)
 
 
 def test_an_unreadable_source_is_never_punished_as_if_it_were_silent():

@@ -35,9 +35,7 @@ def test_an_unknown_field_is_refused_with_the_nearest_known_one(tmp_path):
 def test_an_unknown_field_inside_a_group_is_compared_with_the_fields_of_that_group(tmp_path):
     text = SWEEP.replace("  block_length: 32", "  block_length: 32\n  blok_length: 32")
     line = line_of(text, "  blok_length")
-    assert problems_of(tmp_path, text) == [
-        (line, "decode: unknown field 'blok_length'. Did you mean 'block_length'?")
-    ]
+    assert problems_of(tmp_path, text) == [(line, "decode: unknown field 'blok_length'. Did you mean 'block_length'?")]
 
 
 def test_a_missing_field_is_refused_with_the_four_non_answers(tmp_path):
@@ -74,9 +72,7 @@ def test_a_number_with_a_unit_inside_is_refused(tmp_path):
 
 def test_a_range_in_one_text_is_refused_with_the_way_to_write_it(tmp_path):
     ((_, message),) = problems_of(tmp_path, SWEEP.replace("value: 1.8\n", "value: up to two\n"))
-    assert message.startswith(
-        "value: is 'up to two'; write a number, a group with qualifier and wording, or one of"
-    )
+    assert message.startswith("value: is 'up to two'; write a number, a group with qualifier and wording, or one of")
 
 
 @pytest.mark.parametrize(
@@ -161,9 +157,7 @@ def test_a_speedup_over_nothing_is_refused(tmp_path):
 
 
 def test_an_unread_source_cannot_be_called_silent(tmp_path):
-    text = SWEEP.replace("primary_read: yes", "primary_read: no").replace(
-        "threshold: 0.9", "threshold: not stated"
-    )
+    text = SWEEP.replace("primary_read: yes", "primary_read: no").replace("threshold: 0.9", "threshold: not stated")
     assert problems_of(tmp_path, text) == [
         (
             line_of(text, "  threshold:"),
@@ -216,8 +210,7 @@ def test_a_contradiction_is_written_on_one_side_only(tmp_path):
     (problem,) = registry.problems
     assert problem.line == line_of(contradicting(SCORE, "x"), "  - claim:")
     assert problem.message == (
-        "contradicts: 'honest-sweep' leads back to 'honest-score'; "
-        "write a contradiction on one of the two claims only."
+        "contradicts: 'honest-sweep' leads back to 'honest-score'; write a contradiction on one of the two claims only."
     )
 
 
@@ -225,9 +218,7 @@ def test_a_contradiction_with_an_unknown_claim_names_the_nearest(tmp_path):
     (tmp_path / "honest-sweep.yaml").write_text(contradicting(SWEEP, "honest-scores"))
     (tmp_path / "honest-score.yaml").write_text(SCORE)
     (problem,) = load_claims(tmp_path).problems
-    assert problem.message.startswith(
-        "contradicts: there is no claim 'honest-scores'. Did you mean 'honest-score'"
-    )
+    assert problem.message.startswith("contradicts: there is no claim 'honest-scores'. Did you mean 'honest-score'")
 
 
 def test_a_contradiction_with_a_claim_whose_file_is_bad_is_kept(tmp_path):
@@ -238,9 +229,7 @@ def test_a_contradiction_with_a_claim_whose_file_is_bad_is_kept(tmp_path):
 
 def test_an_unknown_id_is_an_error_with_the_nearest_one(tmp_path):
     (tmp_path / "a.yaml").write_text(SWEEP)
-    with pytest.raises(
-        ClaimError, match=r"^There is no claim 'honest-swep'\. Did you mean 'honest-sweep'\?$"
-    ):
+    with pytest.raises(ClaimError, match=r"^There is no claim 'honest-swep'\. Did you mean 'honest-sweep'\?$"):
         load_claims(tmp_path).get("honest-swep")
 
 

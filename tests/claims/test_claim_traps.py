@@ -1,7 +1,10 @@
+from types import ModuleType, SimpleNamespace
+
+import pluggy
 import pytest
 from honest_claims import HONEST, REPLICATED, SCORE, SWEEP, claim_of
 
-from dllm_audit.claims.traps import TRAPS, Trap, TrapFinding, find_traps
+from dllm_audit.claims.traps import TRAPS, Trap, TrapFinding, find_traps, load_traps
 
 
 def sentence(claim, trap_id):
@@ -64,9 +67,7 @@ def test_a_rival_that_is_slower_or_in_another_unit_does_not_make_the_baseline_we
 def test_a_stronger_rival_in_time_is_the_one_that_takes_less():
     rival = {"model": "AR 7B drafted", "value": 400, "unit": "ms", "where": "Table 3"}
     claim = claim_of(SWEEP, baseline__value=900, baseline__unit="ms", baseline__stronger=rival)
-    assert sentence(claim, "weak_baseline") == (
-        "The baseline runs at 900 ms, but AR 7B drafted, at 400 ms (Table 3)."
-    )
+    assert sentence(claim, "weak_baseline") == ("The baseline runs at 900 ms, but AR 7B drafted, at 400 ms (Table 3).")
 
 
 def test_synthetic_baseline():
@@ -83,8 +84,7 @@ def test_uncached_baseline():
 def test_estimate_assembled_from_parts():
     assembly = {"parts": ["a prefill", "ten passes"], "left_out": ["the refresh"]}
     assert sentence(claim_of(SWEEP, status="estimated", assembly=assembly), "assembled_estimate") == (
-        "The figure was put together from a prefill and ten passes, never run as a whole; "
-        "left out: the refresh."
+        "The figure was put together from a prefill and ten passes, never run as a whole; left out: the refresh."
     )
     assert sentence(claim_of(SWEEP, status="estimated"), "assembled_estimate") == (
         "The figure is an estimate; nothing was run."
@@ -232,9 +232,7 @@ def test_rounding_is_no_contradiction():
 def test_a_smaller_figure_does_not_contradict_up_to():
     twice = {"what": "a second place", "value": 9.0, "unit": "x", "relation": "same", "where": "Section 2"}
     end = {"qualifier": "up to", "high": 10, "wording": "up to 10x"}
-    assert [f.id for f in find_traps(claim_of(SWEEP, value=end, figures=[twice]))] == [
-        "range_quoted_by_its_end"
-    ]
+    assert [f.id for f in find_traps(claim_of(SWEEP, value=end, figures=[twice]))] == ["range_quoted_by_its_end"]
 
 
 def test_contradicting_figures_by_a_part_that_beats_the_best():
@@ -275,9 +273,7 @@ def test_quality_margin_that_the_benchmark_cannot_decide():
 
 
 def test_without_a_stated_margin_the_difference_shown_is_what_must_be_believed():
-    assert sentence(claim_of(SCORE, quality__at_speed=72.2), "undecidable_margin").endswith(
-        "not one of 0.8 points."
-    )
+    assert sentence(claim_of(SCORE, quality__at_speed=72.2), "undecidable_margin").endswith("not one of 0.8 points.")
 
 
 def test_an_unreadable_source_walks_into_no_trap_of_silence():
@@ -297,3 +293,114 @@ def test_a_trap_of_ones_own_is_a_rule_with_a_title():
 
     (finding,) = find_traps(claim_of(SWEEP), [Trap("Long prompt", "our own notes", long_prompt)])
     assert finding == TrapFinding("long_prompt", "Long prompt", "Long.", "our own notes")
+
+
+def test_best_task_quoted_as_the_whole():
+    parts = [
+        {"what": name, "value": value, "unit": "x", "relation": "part", "where": "Table 2"}
+        for name, value in (("MATH", 1.8), ("chat", 1.1))
+    ]
+    claim = claim_of(SWEEP, aggregate="best", best_of="tasks", figures=parts)
+    assert sentence(claim, "best_task_as_the_whole") == (
+        "The figure is that of the best task, not of all: they run from 1.1 to 1.8x."
+    )
+
+
+def test_the_best_of_several_settings_is_a_range_not_a_task():
+    claim = claim_of(SWEEP, aggregate="best", best_of="settings", figures=[])
+    assert sentence(claim, "range_quoted_by_its_end") == "The figure is the best of several."
+
+
+def test_shorter_answers():
+    length = {"compared": "shorter", "ours": 120, "baseline": 160, "unit": "tokens", "where": "Table 2"}
+    assert sentence(claim_of(SWEEP, answer_length=length), "shorter_answers") == (
+        "The answers are 25 % shorter than the baseline's (120 against 160 tokens): less work, not only faster work."
+    )
+
+
+def test_shorter_answers_when_only_words_say_so():
+    length = {"compared": "shorter", "where": "a footnote"}
+    assert sentence(claim_of(SWEEP, answer_length=length), "shorter_answers") == (
+        "The answers are shorter than the baseline's."
+    )
+
+
+def test_answers_a_tenth_shorter_or_longer_are_alike():
+    for ours in (90, 100, 170):
+        length = {"compared": "shorter", "ours": ours, "baseline": 100, "where": "Table 2"}
+        assert find_traps(claim_of(SWEEP, answer_length=length)) == []
+
+
+def test_distilled_or_other_checkpoint():
+    other = {"relation": "distilled", "what": "one distilled from its own decoding paths", "where": "section 4"}
+    assert sentence(claim_of(SWEEP, checkpoint=other), "other_checkpoint") == (
+        "The figure belongs to a distilled checkpoint: one distilled from its own decoding paths."
+    )
+
+
+def test_benchmark_subset():
+    claim = claim_of(SWEEP, quality__documents_scored=2500)
+    assert sentence(claim, "benchmark_subset") == "The quality is over 2,500 of the 5,000 documents of MATH."
+
+
+def test_a_whole_benchmark_is_no_subset():
+    assert find_traps(claim_of(SWEEP, quality__documents_scored=5000)) == []
+
+
+def test_few_shot_prefix_shared_on_one_side_only():
+    claim = claim_of(SWEEP, prefix_sharing={"ours": "yes", "baseline": "no"})
+    assert sentence(claim, "prefix_shared_on_one_side") == (
+        "Only the model's requests share the work on the common beginning of their prompts."
+    )
+
+
+@pytest.mark.parametrize("baseline", ["yes", "not stated", "unreadable"])
+def test_a_prefix_shared_on_both_sides_or_nobody_knows_is_no_trap(baseline):
+    assert find_traps(claim_of(SWEEP, prefix_sharing={"ours": "yes", "baseline": baseline})) == []
+
+
+def test_expert_reads_counted_for_one_token():
+    experts = {"total": 64, "per_token": 8, "reads_counted": "experts of one token"}
+    assert sentence(claim_of(SWEEP, experts=experts), "experts_of_one_token") == (
+        "Weight reads are counted as if one token chose the experts (12 %): "
+        "32 positions touch 99 % of the 64 if they choose independently."
+    )
+
+
+def test_experts_counted_as_they_are_touched_are_no_trap():
+    experts = {"total": 64, "per_token": 8, "reads_counted": "distinct experts"}
+    assert find_traps(claim_of(SWEEP, experts=experts)) == []
+
+
+def _install(monkeypatch, *traps):
+    """Pretend that a package is installed which adds `traps`."""
+    module = ModuleType("somebodys_plugin")
+    module.dllm_audit_claim_traps = pluggy.HookimplMarker("dllm_audit")(lambda: list(traps))
+    entry = SimpleNamespace(name="somebody", value="somebodys_plugin", load=lambda: module)
+    monkeypatch.setattr("dllm_audit.plugins.metadata.entry_points", lambda group: [entry])
+
+
+def round_number(claim):
+    return "It is suspiciously round." if claim.value == 4000 else None
+
+
+def test_a_plugin_adds_a_trap(monkeypatch):
+    _install(monkeypatch, Trap("Round number", "experience", round_number))
+    traps, problems = load_traps()
+    assert problems == ()
+    assert [trap.id for trap in traps] == [*(trap.id for trap in TRAPS), "round_number"]
+    (finding,) = find_traps(claim_of(REPLICATED), traps)
+    assert finding == TrapFinding("round_number", "Round number", "It is suspiciously round.", "experience")
+
+
+def test_a_plugin_cannot_replace_a_trap_or_add_something_else(monkeypatch):
+    def other_gpu(claim):
+        return None
+
+    _install(monkeypatch, Trap("Mine", "me", other_gpu), "no trap")
+    traps, problems = load_traps()
+    assert traps == TRAPS
+    assert problems == (
+        "Trap 'other_gpu' of plugin 'somebody' is left out: there is one of that name.",
+        "Plugin 'somebody': dllm_audit_claim_traps gave a str, not a Trap.",
+    )

@@ -1,0 +1,351 @@
+"""`dllm-audit claims`: the register of published claims, what each leaves out, and what your own runs say of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dllm_audit.cli.options import json_option
+from dllm_audit.errors import ClaimError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from dllm_audit.claims.dossier import Dossier
+    from dllm_audit.claims.registry import Registry
+    from dllm_audit.claims.schema import Claim
+    from dllm_audit.claims.traps import Trap
+
+KINDS = ("throughput", "speedup", "latency", "quality", "perplexity", "acceptance", "artifact")
+
+folder_option = click.option(
+    "--claims",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of claim files [default: those of the package].",
+)
+
+
+@click.group(epilog="Example: dllm-audit claims show fastdllm-27.6x")
+def command() -> None:
+    """Published speed and quality claims: what was said, what was left out, and what your own runs say of it."""
+
+
+@command.command("list", epilog="Example: dllm-audit claims list --kind speedup --trap uncached_baseline")
+@click.option("--system", help="Only claims about systems whose name contains this.")
+@click.option("--vendor", help="Only claims of vendors whose name contains this.")
+@click.option("--kind", metavar="|".join(KINDS), help="Only claims of this kind.")
+@click.option("--trap", help="Only claims that walk into this trap.")
+@click.option("--min-score", type=click.FloatRange(0, 1), metavar="X", help="Disclosure of at least X, in 0..1.")
+@click.option("--max-score", type=click.FloatRange(0, 1), metavar="X", help="Disclosure of at most X, in 0..1.")
+@folder_option
+@json_option
+def list_claims(
+    system: str | None,
+    vendor: str | None,
+    kind: str | None,
+    trap: str | None,
+    min_score: float | None,
+    max_score: float | None,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """List claims: what is claimed, how much the source discloses, how many traps it walks into.
+
+    Disclosure is the share of the fields behind the four questions that the source fills; what could not be read is left
+    out of it. With --min-score or --max-score, claims of which nothing could be judged are left out.
+    """
+    from dllm_audit.claims.dossier import examine, summary_facts
+
+    registry, traps = _registry(folder), _traps()
+    if kind is not None and kind not in KINDS:
+        raise UsageError(f"There is no kind {kind!r} of claim. {did_you_mean(kind, KINDS)}")
+    if trap is not None and trap not in {known.id for known in traps}:
+        raise UsageError(f"There is no trap {trap!r}. {did_you_mean(trap, [known.id for known in traps])}")
+
+    def wanted(dossier: Dossier) -> bool:
+        claim, share = dossier.claim, dossier.score.share
+        return (
+            (system is None or system.casefold() in claim.system.casefold())
+            and (vendor is None or vendor.casefold() in claim.vendor.casefold())
+            and (kind is None or claim.kind == kind)
+            and (trap is None or trap in {finding.id for finding in dossier.traps})
+            and (min_score is None or (share is not None and share >= min_score))
+            and (max_score is None or (share is not None and share <= max_score))
+        )
+
+    found = [dossier for claim in registry.claims if wanted(dossier := examine(claim, registry, traps))]
+    if as_json:
+        click.echo(json.dumps([summary_facts(dossier) for dossier in found], indent=2))
+        return
+    rows: list[tuple[str, ...]] = [("claim", "system", "kind", "value", "disclosed", "traps")]
+    for dossier in found:
+        facts, share = summary_facts(dossier), dossier.score.share
+        disclosed = "-" if share is None else f"{share * 100:.0f} %"
+        rows.append(
+            (
+                facts["id"],
+                facts["system"],
+                facts["kind"],
+                _cut(facts["value_text"], 34),
+                disclosed,
+                str(len(dossier.traps)),
+            )
+        )
+    click.echo(_table(rows))
+    of = "" if len(found) == len(registry.claims) else f" of {len(registry.claims)}"
+    click.echo(f"\n{len(found)}{of} claims. Next: dllm-audit claims show ID", err=True)
+
+
+@command.command("show", epilog="Example: dllm-audit claims show fastdllm-27.6x")
+@click.argument("claim", metavar="ID")
+@folder_option
+@json_option
+def show(claim: str, folder: Path | None, as_json: bool) -> None:
+    """Show one claim on half a page: what, on what, the four answers, the traps, the physics. ID may be a claim file."""
+    from dllm_audit.claims.dossier import as_facts, examine
+
+    registry = _registry(folder)
+    dossier = examine(_find(registry, claim), registry, _traps())
+    click.echo(json.dumps(as_facts(dossier), indent=2) if as_json else _page(dossier))
+
+
+@command.command("validate", epilog="Example: dllm-audit claims validate")
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@folder_option
+@json_option
+def validate(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> None:
+    """Check claim files, or the whole registry without any. Exit status 1 when something is wrong.
+
+    Every problem is one line: file, line, what is wrong and what to write.
+    """
+    from dllm_audit.claims.registry import ClaimProblem, load_claims, read_claim
+
+    if files:
+        missing = next((path for path in files if not path.is_file()), None)
+        if missing is not None:
+            raise ClaimError(f"There is no file {missing}. Start one with: dllm-audit claims new my-claim")
+        read = [read_claim(path) for path in files]
+        problems = [problem for file in read for problem in file.problems]
+        known = {claim.id for claim in _registry(folder, quiet=True).claims} | {f.claim.id for f in read if f.claim}
+        first: dict[str, Path] = {}
+        for file in read:
+            if file.claim is None:
+                continue
+            if file.claim.id in first:
+                problems.append(
+                    file.problem(
+                        ("id",), f"id: {file.claim.id!r} is already the id of {first[file.claim.id]}; ids are unique."
+                    )
+                )
+            first.setdefault(file.claim.id, file.file)
+            problems += [
+                file.problem(
+                    ("contradicts", index, "claim"),
+                    f"contradicts: there is no claim {other.claim!r}. {did_you_mean(other.claim, known)}",
+                )
+                for index, other in enumerate(file.claim.contradicts)
+                if other.claim not in known
+            ]
+        checked = sum(file.claim is not None for file in read)
+    else:
+        registry = load_claims(folder)
+        problems, checked = registry.problems, len(registry.claims)
+
+    def facts(problem: ClaimProblem) -> dict[str, Any]:
+        return {"file": str(problem.file), "line": problem.line, "message": problem.message}
+
+    if as_json:
+        click.echo(json.dumps({"valid": checked, "problems": [facts(problem) for problem in problems]}, indent=2))
+    else:
+        for problem in problems:
+            click.echo(str(problem))
+        bad = len({problem.file for problem in problems})
+        click.echo(
+            f"{checked} valid." if not bad else f"{bad} {'file is' if bad == 1 else 'files are'} not valid.", err=True
+        )
+    if problems:
+        sys.exit(1)
+
+
+@command.command("new", epilog="Example: dllm-audit claims new my-claim -o -")
+@click.argument("claim_id", metavar="ID")
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path, allow_dash=True), help="File to write, - for stdout [ID.yaml]."
+)
+def new(claim_id: str, output: Path | None) -> None:
+    """Write a commented claim file to fill in. It validates once every empty field is filled."""
+    import re
+
+    from dllm_audit.claims.template import template
+
+    if not re.fullmatch(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", claim_id):
+        raise UsageError(
+            f"{claim_id!r} is no id: use small letters, digits, hyphens and full stops, for example fastdllm-27.6x."
+        )
+    if any(claim.id == claim_id for claim in _registry(None, quiet=True).claims):
+        raise UsageError(f"There is a claim {claim_id!r} already: dllm-audit claims show {claim_id}")
+    if output is not None and str(output) == "-":
+        click.echo(template(claim_id), nl=False)
+        return
+    path = output or Path(f"{claim_id}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template(claim_id))
+    except FileExistsError:
+        raise UsageError(f"{path} exists already. Give another file with -o.") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}. Give another file with -o.") from error
+    click.echo(f"Wrote {path}. Fill it in, then: dllm-audit claims validate {path}", err=True)
+
+
+@command.command("diff", epilog="Example: dllm-audit claims diff fastdllm-27.6x fastdllm-latency-266s-12s")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@folder_option
+@json_option
+def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
+    """Show the fields in which two claims differ. Each may be an id or a claim file."""
+    from dllm_audit.claims.difference import differences
+    from dllm_audit.claims.dossier import examine
+
+    registry, traps = _registry(folder), _traps()
+    claims = _find(registry, first), _find(registry, second)
+    found = differences(*claims)
+    walked = [[finding.id for finding in examine(claim, registry, traps).traps] for claim in claims]
+    if as_json:
+        fields = [{"field": d.field, "first": d.first, "second": d.second} for d in found]
+        click.echo(json.dumps({"claims": [c.id for c in claims], "differences": fields, "traps": walked}, indent=2))
+        return
+    rows: list[tuple[str, ...]] = [("field", claims[0].id, claims[1].id)]
+    rows += [(d.field, _cut(_plain(d.first), 46), _cut(_plain(d.second), 46)) for d in found]
+    for trap in dict.fromkeys([*walked[0], *walked[1]]):
+        if (trap in walked[0]) != (trap in walked[1]):
+            rows.append((f"trap {trap}", *("yes" if trap in side else "-" for side in walked)))
+    click.echo(_table(rows) if len(rows) > 1 else "The two claims differ in nothing but their ids.")
+
+
+def _page(dossier: Dossier) -> str:
+    """Half a page of text."""
+    from dllm_audit.claims.dossier import amount, disclosure
+    from dllm_audit.claims.questions import describe
+    from dllm_audit.claims.schema import Gap
+
+    claim = dossier.claim
+    who = {"vendor": "the vendor", "authors": "the authors", "third-party": "a third party"}[claim.reported_by]
+    lines = [
+        f"{claim.id}: {amount(claim.value, claim.unit)}, {claim.metric}",
+        *_wrapped(claim.statement, ""),
+        "",
+        *_field(
+            "claimed",
+            f"{claim.system} ({claim.vendor}), reported by {who}, {claim.date}; {claim.status}, {claim.aggregate}",
+        ),
+    ]
+    device, count = str(claim.hardware.device), claim.hardware.count
+    if not isinstance(claim.hardware.device, Gap):
+        device = f"{device}, count {count}" if isinstance(count, Gap) else f"{describe(count)} x {device}"
+    lines += _field(
+        "on",
+        f"{claim.model}; hardware {device}; precision {claim.precision}; concurrency {describe(claim.concurrency)}; "
+        f"prompt {describe(claim.prompt_tokens)}; output {describe(claim.output_tokens)}",
+    )
+    if claim.baseline is not None:
+        base = claim.baseline
+        lines += _field("against", f"{base.model}: {amount(base.value, base.unit or claim.unit)}; engine {base.engine}")
+    read = {
+        "yes": "read",
+        "partly": "partly read",
+        "abstract only": "only its abstract was read",
+        "no": "could not be read",
+    }
+    source = claim.source
+    lines += _field("source", f"{source.title}, {source.identifier}, {source.locator} ({read[source.primary_read]})")
+    lines += ["", f"Disclosed: {disclosure(dossier.score)}."]
+    for answer in dossier.answers:
+        lines += _field(answer.label, f"{answer.status}. {answer.reason}")
+    lines.append("")
+    if dossier.traps:
+        lines.append(f"Why that matters: {len(dossier.traps)} {'trap' if len(dossier.traps) == 1 else 'traps'}.")
+        for finding in dossier.traps:
+            lines += _wrapped(f"- {finding.title} ({finding.id}): {finding.sentence}", "  ", first="")
+    else:
+        lines.append("No trap is known to be in it.")
+    if dossier.disputes:
+        lines += ["", "Contradicted by other claims:"]
+        for dispute in dossier.disputes:
+            lines += _wrapped(f"- {dispute.claim}: {dispute.finding}", "  ", first="")
+    if claim.replications:
+        lines += ["", "Measured by others:"]
+        for copy in claim.replications:
+            lines += _wrapped(f"- {copy.who}: {amount(copy.value, copy.unit)} ({copy.where})", "  ", first="")
+    if claim.about_speed:
+        physics = dossier.physics
+        lines += [
+            "",
+            *_wrapped(
+                f"Physics (modelled): {physics.sentence} {' '.join(physics.assumptions)}".strip(), "  ", first=""
+            ),
+        ]
+    if claim.recipe is not None or claim.mechanisms:
+        what = [] if claim.recipe is None else ["a recipe with the claim's own checkpoint"]
+        what += [f"{len(claim.mechanisms)} on the embedded models"] if claim.mechanisms else []
+        lines += ["", f"To check: {' and '.join(what)}. dllm-audit claims check {claim.id}"]
+    return "\n".join(lines)
+
+
+def _field(label: str, text: str) -> list[str]:
+    return _wrapped(text, " " * 14, first=f"  {label:<12}")
+
+
+def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
+    wrapped = click.wrap_text(" ".join(text.split()), 100, indent if first is None else first, indent)
+    return wrapped.splitlines()
+
+
+def _registry(folder: Path | None, quiet: bool = False) -> Registry:
+    """The claims; files that were refused are named on stderr."""
+    from dllm_audit.claims.registry import load_claims
+
+    registry = load_claims(folder)
+    if not quiet:
+        for problem in registry.problems:
+            click.echo(f"Warning: left out: {problem}", err=True)
+    return registry
+
+
+def _traps() -> tuple[Trap, ...]:
+    from dllm_audit.claims.traps import load_traps
+
+    traps, problems = load_traps()
+    for problem in problems:
+        click.echo(f"Warning: {problem}", err=True)
+    return traps
+
+
+def _find(registry: Registry, name: str) -> Claim:
+    """The claim with that id, or the one in that file."""
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return registry.get(name)
+    from dllm_audit.claims.registry import read_claim
+
+    file = read_claim(path)
+    if file.claim is None:
+        raise ClaimError("\n".join(str(problem) for problem in file.problems))
+    return file.claim
+
+
+def _plain(value: object) -> str:
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -1,0 +1,158 @@
+"""The teaching arithmetic to the digit, and what published speeds need of the hardware."""
+
+import pytest
+from honest_claims import REPLICATED, SWEEP, claim_of
+
+from dllm_audit.claims.hardware import DEVICES, MODELS, bytes_per_weight, find_device, find_model_size
+from dllm_audit.claims.physics import Bound, Verdict, check_physics
+from dllm_audit.claims.registry import load_claims
+
+TEACHING = Bound(find_model_size("7B, 1.4e10 bytes of weights"), find_device("H100 SXM5"), weight_bytes=2)
+REGISTRY = load_claims()
+
+
+def milliseconds(seconds):
+    return round(seconds * 1e3)
+
+
+def test_latencies_of_the_teaching_note():
+    assert milliseconds(TEACHING.request_seconds(512, 256, 1)) == 1076
+    assert milliseconds(TEACHING.request_seconds(512, 256, 768, prefill=False)) == 2782
+    assert milliseconds(TEACHING.request_seconds(512, 64, 768, prefill=False)) == 696
+    assert milliseconds(TEACHING.request_seconds(512, 64, 32)) == 275
+    assert milliseconds(TEACHING.request_seconds(512, 72, 32)) == 308
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_order", "in_blocks"), [(1, 239, 958), (8, 1915, 7662), (64, 15323, 8834), (295, 70631, 8834)]
+)
+def test_throughputs_of_the_teaching_note(rows, in_order, in_blocks):
+    assert round(TEACHING.tokens_per_second(rows, 1, 1)) == in_order
+    assert round(TEACHING.tokens_per_second(rows, 32, 4)) == in_blocks
+
+
+def test_knee_and_crossover_of_the_teaching_note():
+    assert round(TEACHING.knee()) == 295
+    assert TEACHING.crossover(32, 4) == 37
+
+
+def test_there_may_be_no_crossover_up_to_a_concurrency():
+    assert TEACHING.crossover(32, 4, most=36) is None
+
+
+def test_two_devices_halve_every_bound():
+    two = Bound(TEACHING.model, TEACHING.device, 2, devices=2)
+    for positions in (1, 295, 768):
+        assert two.forward_seconds(positions) == pytest.approx(TEACHING.forward_seconds(positions) / 2)
+
+
+def test_a_block_reads_nearly_every_expert_and_one_token_reads_its_own():
+    model = find_model_size("LLaDA-MoE-7B-A1B-Instruct")
+    assert model.parameters_read(1) == pytest.approx(1.4e9)
+    assert model.parameters_read(32) / model.parameters == pytest.approx(0.99, abs=0.005)
+
+
+def test_a_rate_is_compared_with_what_the_settings_allow():
+    # 7B at bf16 on an H100: 4.18 ms a forward, so 2,000 tok/s from one request is 8.35 tokens each time.
+    changes = {"model": "7B, 1.4e10 bytes", "hardware__count": 1, "precision": "bf16", "value": 2000, "concurrency": 1}
+    claim = claim_of(REPLICATED, **changes, rate_of="one request")
+    check = check_physics(claim)
+    assert check.verdict is Verdict.IMPOSSIBLE
+    assert check.status == "modelled"
+    assert check.needed_tokens_per_forward == pytest.approx(8.353, abs=0.001)
+    assert check.sentence == (
+        "Impossible as stated: 2000 tok/s with 7B of the teaching model on H100 SXM needs at least 8.35 tokens per forward, "
+        "but the stated tokens per step allows 4."
+    )
+
+
+def test_without_tokens_per_step_the_block_bounds_and_the_claim_needs_a_tau():
+    changes = {"model": "7B, 1.4e10 bytes", "hardware__count": 1, "precision": "bf16", "value": 2000, "concurrency": 1}
+    decode = {"decode__tokens_per_step": "not stated", "decode__steps": "not stated", "decode__schedule": "threshold"}
+    check = check_physics(claim_of(REPLICATED, **changes, **decode, rate_of="one request"))
+    assert check.verdict is Verdict.NEEDS
+    assert check.sentence == (
+        "Needs tau >= 8.35: 2000 tok/s with 7B of the teaching model on H100 SXM needs at least 8.35 tokens per forward, "
+        "and a block of 32 allows 32."
+    )
+
+
+def test_what_one_device_cannot_do_several_may_when_nobody_counted_them():
+    changes = {"model": "7B, 1.4e10 bytes", "precision": "bf16", "value": 2000, "concurrency": 1}
+    claim = claim_of(REPLICATED, **changes, rate_of="one request", hardware__count="not stated")
+    check = check_physics(claim)
+    assert check.verdict is Verdict.NEEDS
+    assert check.sentence.startswith("Needs at least 3 devices. Impossible on one: 2000 tok/s")
+    assert check.assumptions == ("Unknown number of devices: one.",)
+
+
+def test_an_unknown_size_gives_the_sizes_that_would_do():
+    claim = claim_of(
+        REPLICATED, model="Secret", system="Secret", hardware__count=1, value=1000, concurrency=1, rate_of="one request"
+    )
+    check = check_physics(claim)
+    assert check.verdict is Verdict.UNKNOWN
+    # One token per forward: 1,000 forwards a second read 3.352 GB each, one byte a weight.
+    assert check.possible_parameters[1] == pytest.approx(3.352e9)
+    assert "3.4B at 1, 13B at 4" in check.sentence
+
+
+def test_unknown_concurrency_takes_what_favours_the_claim():
+    known = check_physics(claim_of(REPLICATED, model="Qwen2.5-7B", rate_of="all requests", hardware__count=1))
+    unknown = check_physics(
+        claim_of(REPLICATED, model="Qwen2.5-7B", rate_of="all requests", hardware__count=1, concurrency="not stated")
+    )
+    assert unknown.needed_tokens_per_forward <= known.needed_tokens_per_forward
+    assert unknown.assumptions == ("Unknown concurrency: as many requests as favour the claim.",)
+
+
+def test_unknown_hardware_and_claims_that_are_not_about_speed():
+    check = check_physics(claim_of(SWEEP, hardware="not stated"))
+    assert (check.verdict, check.sentence) == ("unknown", "Nothing can be worked out: the hardware is not stated.")
+    assert check_physics(REGISTRY.get("kim-llada-gsm8k-fixed-4-per-step")).verdict is Verdict.NOT_APPLICABLE
+
+
+def test_the_teaching_claim_is_plausible_by_its_own_arithmetic():
+    assert check_physics(REGISTRY.get("teach-latency-block-cached-4")).verdict is Verdict.PLAUSIBLE
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB", "A100 80GB"),
+        ("H100 SXM5, taken as 3.352 TB/s", "H100 SXM"),
+        ("NVIDIA H20, tensor parallel", "H20"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+    ],
+)
+def test_a_device_is_found_in_a_sources_wording(text, name):
+    assert find_device(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("LLaDA-8B-Instruct", "LLaDA-8B"),
+        ("LLaDA2.0-flash-CAP", "LLaDA2-flash"),
+        ("LLaDA2.1-mini", "LLaDA2-mini"),
+        ("Fast-dLLM v2 7B", "Fast-dLLM v2 7B"),
+        ("Qwen3-0.6B", "Qwen3-0.6B"),
+    ],
+)
+def test_a_model_is_found_in_a_sources_wording(text, name):
+    assert find_model_size(text).name == name
+
+
+def test_an_unknown_device_or_model_is_not_guessed():
+    assert find_device("a vendor's interface") is None
+    assert find_model_size("Mercury Coder Mini", "Mercury") is None
+
+
+def test_precisions_in_words():
+    assert [bytes_per_weight(p) for p in ("FP8 per block", "bf16", "NVFP4", "float32", "mixed")] == [1, 2, 0.5, 4, None]
+
+
+def test_every_device_and_model_names_its_source():
+    assert all(item.source for item in (*DEVICES, *MODELS))
