@@ -111,6 +111,12 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         raise SettingError(
             f"eos={settings.eos} needs an end-of-text id, and this model states none: say --set eos_token_id=N."
         )
+    grid = traits.block_length
+    if isinstance(cache, BlockExactCache) and grid and settings.block_length and grid % settings.block_length:
+        raise SettingError(
+            f"block_length={settings.block_length} does not divide the blocks of {grid} that this model was trained with, "
+            f"so a block would reach across two of them. Use {grid} or a divisor of it."
+        )
     commit: CommitPolicy
     if settings.factor is not None:
         commit = Factor(settings.factor, compat=fast_dllm)

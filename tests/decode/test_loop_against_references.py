@@ -29,7 +29,12 @@ def autoregressive(request):
     for prompt in PROMPTS:
         ids = torch.tensor([prompt])
         out = theirs.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, eos_token_id=None, pad_token_id=0
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=24,
+            eos_token_id=None,
+            pad_token_id=0,
         )
         answers.append(tuple(out[0, len(prompt) :].tolist()))
     return model_of(request.param), answers
@@ -55,7 +60,9 @@ def test_ar_stops_where_transformers_stops(autoregressive):
     model, answers = autoregressive
     ends = [answer[9] for answer in answers]
     for request, answer, end in zip(REQUESTS, answers, ends, strict=True):
-        results, _ = generate("ar", [request], {"gen_length": 24, "stop_at_eos": True, "eos_token_id": end}, model=model)
+        results, _ = generate(
+            "ar", [request], {"gen_length": 24, "stop_at_eos": True, "eos_token_id": end}, model=model
+        )
         kept = answer[: answer.index(end) + 1]
         result = results[request.id]
         assert result.output_ids == kept
@@ -73,11 +80,11 @@ def block_causal_logits(model, ids: list[int]) -> torch.Tensor:
     return model.module(torch.tensor([ids]), attention_mask=mask, use_cache=False, is_causal=False).logits[0]
 
 
-def naive_block_diffusion(model, prompt, gen_length, tokens_per_step=1, threshold=None):
+def naive_block_diffusion(model, prompt, gen_length, tokens_per_step=1, threshold=None, block_length=GRID):
     """Recompute everything at each step; commit the most confident masks of the leftmost open block."""
     ids = [*prompt, *[MASK] * gen_length]
-    for start in range(len(prompt) - len(prompt) % GRID, len(ids), GRID):
-        inside = [c for c in range(max(start, len(prompt)), min(start + GRID, len(ids)))]
+    for start in range(len(prompt) - len(prompt) % block_length, len(ids), block_length):
+        inside = range(max(start, len(prompt)), min(start + block_length, len(ids)))
         while open_columns := [c for c in inside if ids[c] == MASK]:
             # What lies right of the block is invisible to it; cutting it off shows that.
             probabilities = block_causal_logits(model, ids[: inside[-1] + 1]).softmax(-1)
@@ -92,7 +99,7 @@ def naive_block_diffusion(model, prompt, gen_length, tokens_per_step=1, threshol
     return tuple(ids[len(prompt) :])
 
 
-@pytest.mark.parametrize("settings", [{}, {"tokens_per_step": 3}, {"threshold": 0.25}])
+@pytest.mark.parametrize("settings", [{}, {"tokens_per_step": 3}, {"threshold": 0.25}, {"block_length": 4}])
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_block_equals_recomputing_everything_with_a_block_causal_mask(settings, concurrency):
     """So its cache is exact: keys of finished blocks are those of the finished tokens."""
@@ -191,7 +198,9 @@ def naive_cached_diffusion(prompt, gen_length, block_length, dual: bool, suffix=
             probabilities = logits.softmax(-1)
             probabilities[:, mask] = 0
             offset = columns.start
-            column = max((c for c in range(start, end) if ids[c] == mask), key=lambda c: probabilities[c - offset].max().item())
+            column = max(
+                (c for c in range(start, end) if ids[c] == mask), key=lambda c: probabilities[c - offset].max().item()
+            )
             ids[column] = int(probabilities[column - offset].argmax())
     return tuple(ids[len(prompt) : window_end])
 

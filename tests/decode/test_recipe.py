@@ -188,6 +188,17 @@ def test_a_block_diffusion_model_is_decoded_on_its_own_grid():
     assert recipe(DualCache()).order.aligned == "prompt"
 
 
+@pytest.mark.parametrize("block_length", [3, 16])
+def test_a_block_that_reaches_across_the_models_grid_is_refused(block_length):
+    """Its tokens would see each other in a way that the model never learned, and finished keys would not be exact."""
+    traits = ModelTraits("llama-block", "block", 0, 128, 4096, mask_token_id=126, block_length=8)
+    assert refused(BlockExactCache(), traits, block_length=block_length) == (
+        f"block_length={block_length} does not divide the blocks of 8 that this model was trained with, "
+        "so a block would reach across two of them. Use 8 or a divisor of it."
+    )
+    assert recipe(BlockExactCache(), traits, block_length=4).order.block_length == 4
+
+
 def test_recipes_are_values_so_that_equal_ones_share_a_batch():
     assert recipe(DualCache(), threshold=0.9) == recipe(DualCache(), threshold=0.9)
     assert len({recipe(DualCache(), threshold=0.9), recipe(DualCache(), threshold=0.9), recipe(DualCache())}) == 2
