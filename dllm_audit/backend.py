@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dllm_audit.errors import ModelError, did_you_mean
-from dllm_audit.settings import DecodeSettings, Resolution, Setting, resolve_settings
+from dllm_audit.settings import STEP_SETTINGS, DecodeSettings, Resolution, Setting, resolve_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -185,7 +185,9 @@ class RecipeBackend:
         from dllm_audit.decode.session import RecipeSession
 
         def recipe_for(request: Request) -> tuple[Recipe, int]:
-            given = {**settings, **request.settings}
+            counts = set(STEP_SETTINGS) & request.settings.keys()
+            # A request that counts its steps in one way overrides a run that counts them in another.
+            given = {n: v for n, v in settings.items() if not (counts and n in STEP_SETTINGS)} | dict(request.settings)
             resolved = self.resolve(given, traits=model.traits).settings
             return self.make_recipe(resolved, model.traits), resolved.gen_length
 

@@ -62,14 +62,15 @@ class Setting:
             return str(value)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise wrong from None
         if not math.isfinite(number):
             raise wrong
         if self.type is int:
             if number != int(number):
                 raise wrong
-            return int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else int(number)
+            # Through a float only where it was written as one: 2**53 + 1 is a whole number too.
+            return int(value) if isinstance(value, int) or str(value).lstrip("+-").isdigit() else int(number)
         return number
 
 

@@ -169,8 +169,10 @@ class DecodeLoop:
             row.count(window, "cfg" if guided else None)
 
         if logits is not None:
-            self._decide(batch, plan, logits, columns, candidate, at_row, at_column)
+            begun = self._decide(batch, plan, logits, columns, candidate, at_row, at_column)
             self.clock.mark("sampling", ids)
+            for id in begun:
+                self.clock.first_token(id)
         for row in batch:
             self._close_or_go_on(row, committed=logits is not None)
         self.clock.mark("host", None)
@@ -201,8 +203,11 @@ class DecodeLoop:
         candidate: Tensor,
         at_row: Tensor,
         at_column: Tensor,
-    ) -> None:
-        """Score the candidates, let the commit policy choose, write the chosen tokens, and read back what is left."""
+    ) -> list[str]:
+        """Score the candidates, let the commit policy choose, write the chosen tokens, and read back what is left.
+
+        Returns the ids of the rows whose first answer position became final.
+        """
         device = columns.device
         random = self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random"
         counts = candidate.sum(dim=1).tolist() if random else []
@@ -227,15 +232,17 @@ class DecodeLoop:
         first = ~self.canvas.editable[block[:, 0], block[:, 3]]
         # The one read of the device per step: what is left, how many were committed, were they covered, is token one final.
         read = torch.stack([left, number, guaranteed.to(left.dtype), first.to(left.dtype)], dim=1).tolist()
+        begun = []
         for row, (remaining, committed, covered, first_final) in zip(batch, read, strict=True):
             row.open_positions = remaining
             row.guaranteed += committed if covered and self.recipe.score.confidence == "probability" else 0
             row.step += 1
             if first_final and not row.first_committed:
                 row.first_committed = True
-                self.clock.first_token(row.id)
+                begun.append(row.id)
         if any(row.traced for row in batch):
             self._trace(batch, at_row[picked], at_position, proposals.token[picked], proposals.confidence[picked])
+        return begun
 
     def _quota(self, row: Row) -> int:
         if row.step < len(row.quotas):

@@ -10,7 +10,7 @@ import torch
 
 from dllm_audit.decode.loop import DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
-from dllm_audit.errors import AuditError, Interrupted, RequestError
+from dllm_audit.errors import AuditError, Interrupted, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, timer_for
 from dllm_audit.records import (
     EngineLog,
@@ -65,13 +65,23 @@ class RecipeSession:
 
         Requests with different recipes are decoded in groups, in order of first appearance. Returns the engine's log.
         """
+        if concurrency < 1:
+            raise UsageError(f"concurrency={concurrency}: at least one request must be in flight.")
         groups: dict[Recipe, list[Prepared]] = {}
+        seen: set[str] = set()
         for request in requests:
+            if request.id in seen:
+                raise UsageError(f"Two requests have the id {request.id!r}. Results are told apart by it: give each its own.")
+            seen.add(request.id)
             try:
                 recipe, gen_length = self.recipe_for(request)
-                recipe.schedule.steps_of(*self._first_block(recipe, gen_length))
                 prepared = Prepared(request, recipe, gen_length)
-                check_fits(self._row_input(prepared), self.model)
+                row = self._row_input(prepared)
+                check_fits(row, self.model)
+                # Steps that do not divide by the blocks of this row fail it here, before anything runs.
+                start = len(row.prompt_ids)
+                blocks = recipe.order.spans(start, start + gen_length)
+                recipe.schedule.steps_of(blocks[0], len(blocks))
             except AuditError as error:
                 on_result(Failure(request.id, type(error).__name__, str(error)))
                 continue
@@ -91,10 +101,6 @@ class RecipeSession:
     def warm_up(self, request: Request) -> None:
         """Decode `request` once and forget it, so that the first timed request does not pay for allocations."""
         self.generate([replace(request, id="warm-up")], lambda result: None)
-
-    def _first_block(self, recipe: Recipe, gen_length: int) -> tuple:
-        spans = recipe.order.spans(0, gen_length)
-        return spans[0], len(spans)
 
     def _run_group(
         self,
@@ -162,6 +168,13 @@ class RecipeSession:
                 f"The model folder {self.model.source.ref} has no tokenizer, so it takes token ids only: "
                 'give {"prompt_ids": [...]} with --requests instead of text.'
             )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"Character {error.start + 1} of the text is half of a surrogate pair and no character of its own, "
+                "so it has no tokens. Take it out, or write the whole character."
+            ) from None
         bos = tokenizer.bos_token
         special = not continues and not (bos and text.startswith(bos))
         return tuple(tokenizer.encode(text, add_special_tokens=special))

@@ -81,6 +81,7 @@ class Clock:
         self.open: dict[str, Stopwatch] = {}
         self._last = timer.now()
         self._stored = 0.0
+        self._paused_at: int | None = None
         self._run: list[tuple[str, Any, Any]] = []
         self.totals: dict[str, float] = {}
 
@@ -111,7 +112,12 @@ class Clock:
         return self.open.pop(id)
 
     def pause(self) -> None:
-        """Leave the timed region, for example to store a result. Time until `resume` belongs to nobody."""
+        """Leave the timed region, for example to store a result. Time until `resume` belongs to nobody.
+
+        Whoever has left already stays outside: an interruption while a result was stored books nothing.
+        """
+        if self._paused_at is not None:
+            return
         self.mark("host", None)
         self.timer.settle()
         for label, start, stop in self._run:
@@ -121,7 +127,9 @@ class Clock:
 
     def resume(self) -> None:
         """Enter the timed region again."""
+        assert self._paused_at is not None, "only a paused clock can be resumed"
         self._stored += (time.perf_counter_ns() - self._paused_at) / 1e9
+        self._paused_at = None
         self._last = self.timer.now()
 
     def restart(self) -> None:
