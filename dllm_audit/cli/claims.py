@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dllm_audit.cli.options import json_option
+from dllm_audit.cli.options import database_option, json_option
 from dllm_audit.errors import ClaimError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from dllm_audit.claims.dossier import Dossier
     from dllm_audit.claims.registry import Registry
-    from dllm_audit.claims.schema import Claim
+    from dllm_audit.claims.schema import Claim, Recipe
     from dllm_audit.claims.traps import Trap
+    from dllm_audit.claims.verdicts import Check, Number
 
 KINDS = ("throughput", "speedup", "latency", "quality", "perplexity", "acceptance", "artifact")
 
@@ -225,6 +229,153 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
         if (trap in walked[0]) != (trap in walked[1]):
             rows.append((f"trap {trap}", *("yes" if trap in side else "-" for side in walked)))
     click.echo(_table(rows) if len(rows) > 1 else "The two claims differ in nothing but their ids.")
+
+
+@command.command("check", epilog="Example: dllm-audit claims check --db dllm-audit.duckdb --strict")
+@click.argument("claim_ids", metavar="[ID]...", nargs=-1)
+@click.option(
+    "--run", "make_runs", is_flag=True, help="First make the runs that the recipes ask for and that are missing."
+)
+@click.option("--strict", is_flag=True, help="Exit status 1 when a claim is not reproduced or contradicted.")
+@click.option("--mechanisms", is_flag=True, help="Only the recipes on embedded models, which run anywhere in minutes.")
+@click.option("--model", metavar="REF", help="Decode with this model instead of the claim's.")
+@click.option("--baseline-model", metavar="REF", help="Decode the baseline with this model instead of the claim's.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="With --run: the first N documents of each task."
+)
+@click.option("--device", metavar="DEVICE", help="With --run: auto, cpu, cuda, cuda:N or mps.")
+@folder_option
+@database_option
+@json_option
+def check(
+    claim_ids: tuple[str, ...],
+    make_runs: bool,
+    strict: bool,
+    mechanisms: bool,
+    model: str | None,
+    baseline_model: str | None,
+    limit: int | None,
+    device: str | None,
+    folder: Path | None,
+    database: Path,
+    as_json: bool,
+) -> None:
+    """Say which claims the results at hand support. Without ID: all that have a recipe.
+
+    A recipe names the runs to compare, the quantity and where it must lie. Recipes on the embedded models show the
+    mechanism behind a claim, never the speed of a GPU. Each verdict lists its runs, its rule and its numbers.
+    """
+    from dllm_audit.claims.verdicts import check_claims
+    from dllm_audit.store.database import Store
+
+    if (limit or device) and not make_runs:
+        raise UsageError("--limit and --device say how --run makes the runs. Give --run too.")
+    registry = _registry(folder)
+    claims = [_find(registry, claim_id) for claim_id in claim_ids]
+    if not claims:
+        claims = [
+            claim for claim in registry.claims if claim.mechanisms or (claim.recipe is not None and not mechanisms)
+        ]
+    if mechanisms:
+        claims = [claim.model_copy(update={"recipe": None}) for claim in claims]
+    if make_runs:
+        _run(claims, database, model, baseline_model, limit, device)
+    if database.exists():
+        with Store.open(database) as store:
+            checks = check_claims(claims, store, database, model, baseline_model)
+    else:
+        checks = check_claims(claims, None, database, model, baseline_model)
+    if as_json:
+        click.echo(json.dumps({"database": str(database), "checks": [found.as_dict() for found in checks]}, indent=2))
+    else:
+        click.echo(_verdicts(checks, brief=not claim_ids))
+    failing = sum(found.fails for found in checks)
+    if strict and failing:
+        click.echo(f"{failing} of {len(checks)} checks failed.", err=True)
+        sys.exit(1)
+
+
+def _run(
+    claims: list[Claim],
+    database: Path,
+    model: str | None,
+    baseline_model: str | None,
+    limit: int | None,
+    device: str | None,
+) -> None:
+    """Make the runs that the recipes of `claims` ask for and that the database lacks."""
+    from dllm_audit.claims.recipes import commands, sides_of
+    from dllm_audit.cli.run import command as run_command
+    from dllm_audit.store.database import Store
+
+    recipes: list[tuple[Recipe, str | None, str | None]] = []
+    for claim in claims:
+        recipes += [] if claim.recipe is None else [(claim.recipe, model, baseline_model)]
+        recipes += [(mechanism, None, None) for mechanism in claim.mechanisms]
+    if not recipes:
+        raise ClaimError(
+            "None of these claims has a recipe, so there is nothing to run. See: dllm-audit claims show ID"
+        )
+    for recipe, ours, theirs in recipes:
+        for planned in commands(recipe, sides_of(recipe, ours, theirs), limit):
+            if database.exists():
+                with Store.open(database) as store:
+                    runs = store.runs()
+                if planned.is_done(runs):
+                    continue
+            click.echo(planned.line(database), err=True)
+            arguments = [*planned.arguments[1:], "--db", str(database), *(["--device", device] if device else [])]
+            try:
+                # Its table goes to stderr: stdout is for the verdicts.
+                with contextlib.redirect_stdout(sys.stderr):
+                    run_command.main(arguments, prog_name="dllm-audit run", standalone_mode=False)
+            except SystemExit as ended:
+                if ended.code:
+                    click.echo("Some requests failed; the verdict counts with what was answered.", err=True)
+
+
+def _verdicts(checks: Sequence[Check], brief: bool) -> str:
+    """One paragraph a check; in brief, those for which there are no runs are only counted."""
+    shown = [found for found in checks if not (brief and found.verdict == "not comparable here" and not found.runs)]
+    lines: list[str] = []
+    for found in shown:
+        label = " [mechanism]" if found.scope == "mechanism" else ""
+        lines.append(f"{found.verdict.upper()}{label}  {found.claim}")
+        lines += _field("shows" if found.scope == "mechanism" else "claimed", found.shows)
+        if found.rule:
+            lines += _field("rule", f"{found.quantity}: {found.rule}")
+        lines += _field("because", found.reason)
+        for number in found.numbers:
+            lines += _field("", _amount(number))
+        for caveat in found.caveats:
+            lines += _field("caveat", caveat)
+        if found.runs:
+            lines += _field("runs", ", ".join(found.runs))
+        lines += [f"  {'next' if not n else '':<12}{line}" for n, line in enumerate(found.next_commands)]
+        lines.append("")
+    counts = Counter(str(found.verdict) for found in checks)
+    lines.append("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) + ".")
+    if any(found.scope == "mechanism" for found in shown):
+        lines += _wrapped(
+            "[mechanism]: shown by embedded models on this machine. It says something of the cause, nothing of speed on a GPU.",
+            "",
+        )
+    hidden = [found for found in checks if found not in shown]
+    if hidden:
+        lines += _wrapped(
+            f"Not comparable here for want of runs: {', '.join(dict.fromkeys(found.claim for found in hidden))}. "
+            "What to run: dllm-audit claims check ID",
+            "",
+        )
+    return "\n".join(lines)
+
+
+def _amount(number: Number) -> str:
+    value = "unknown" if number.value is None else f"{number.value:.4g}"
+    interval = "" if number.low is None or number.high is None else f" ({number.low:.4g} to {number.high:.4g})"
+    return f"{number.name} {value}{interval} {number.unit}, {number.status}" + (
+        f"; {number.basis}" if number.basis else ""
+    )
 
 
 def _page(dossier: Dossier) -> str:

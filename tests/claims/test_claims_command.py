@@ -53,7 +53,7 @@ def test_list_filters(folder, options, ids):
 def test_an_unknown_kind_or_trap_is_wrong_use_with_the_nearest_name(folder):
     with pytest.raises(UsageError, match=r"There is no kind 'speedups' of claim\. Did you mean 'speedup'\?"):
         call("list", "--kind", "speedups")
-    with pytest.raises(UsageError, match=r"There is no trap 'other_gpus'\. Did you mean 'other_gpu'\?"):
+    with pytest.raises(UsageError, match=r"There is no trap 'other_gpus'\. Did you mean 'other_gpu'"):
         call("list", "--trap", "other_gpus")
 
 
