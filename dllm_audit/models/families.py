@@ -171,6 +171,8 @@ FAMILIES: tuple[ModelFamily, ...] = (
 def family_of(fields: ConfigFields, where: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelFamily:
     """The family of a checkpoint with config `fields`; `where` names it in messages."""
     architectures = fields.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise ModelError(f"{where}: architectures in its config.json is no list of names.")
     known = {name: family for family in families for name in family.architectures}
     for name in architectures:
         if name in known:

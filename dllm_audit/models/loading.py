@@ -64,9 +64,9 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelS
     provenance, revision = "folder", None
     if ref in EMBEDDED_MODELS:
         folder, provenance = EMBEDDED_MODELS[ref], "embedded"
-    elif Path(ref).is_dir():
+    elif ref and Path(ref).is_dir():
         folder = Path(ref)
-    elif Path(ref).exists():
+    elif ref and Path(ref).exists():
         raise ModelError(f"{ref} is a file; a model is a folder with config.json and *.safetensors.")
     elif _looks_like_hub_id(ref):
         folder, revision = _from_hub(ref)
@@ -80,12 +80,42 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelS
     fields = _read_config(folder, ref)
     family = family_of(fields, ref, families)
     try:
+        _check_sizes(family.translate(fields), ref)
         traits = family.traits(fields)
     except KeyError as error:
         raise ModelError(f"{ref}: its config.json lacks the field {error} that family {family.name!r} needs.") from None
-    if traits.attention == "block" and not traits.block_length:
+    except TypeError as error:
+        raise ModelError(f"{ref}: its config.json does not describe a {family.name} model: {error}.") from None
+    for id in (traits.mask_token_id, traits.bos_token_id, *traits.end_token_ids):
+        if id is not None and not _is_whole(id):
+            raise ModelError(f"{ref}: token id {id!r} in its config.json is no whole number.")
+    if traits.attention == "block" and not (_is_whole(traits.block_length) and traits.block_length):
         raise ModelError(f"{ref}: a block-diffusion model must state block_length in its config.json.")
     return ModelSource(ref, folder, provenance, revision, fields, family, traits)
+
+
+#: Sizes of a network that must be whole numbers above zero, as transformers calls them.
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_sizes(network: dict[str, Any], ref: str) -> None:
+    """Raise ModelError for a size that is none; transformers would build a network without layers from -1."""
+    for name in _SIZES:
+        if name in network and not (_is_whole(network[name]) and network[name] > 0):
+            raise ModelError(f"{ref}: its config.json means {name}={network[name]!r}, which is no size of a network.")
 
 
 def _looks_like_hub_id(ref: str) -> bool:
@@ -116,7 +146,7 @@ def _read_config(folder: Path, ref: str) -> dict[str, Any]:
         raise ModelError(f"{ref} has no config.json, so it is not a model folder.")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(fields, dict):
         raise ModelError(f"{path} does not hold a JSON object.")
@@ -129,8 +159,8 @@ def weight_files(folder: Path, ref: str) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         try:
-            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+            names = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"{index} cannot be read: {error}.") from error
         missing = sorted(name for name in names if os.sep in name or not (folder / name).exists())
         if missing:
@@ -212,13 +242,18 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
         config.is_causal = False
         with torch.device("meta"):
             module = getattr(transformers, source.family.module)(config)
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
+    except Exception as error:  # a config is foreign data, and transformers has exceptions of its own for a bad one
+        reason = str(error).strip().splitlines()[-1].strip().removesuffix(".")
         raise ModelError(
-            f"{source.ref}: its config.json does not describe a {source.family.name} model: {error}."
+            f"{source.ref}: its config.json does not describe a {source.family.name} model: {reason}."
         ) from error
     # Its frequencies are a buffer that no checkpoint holds, so it cannot stay on the meta device.
     module.model.rotary_emb = type(module.model.rotary_emb)(config).to(device)
     return module
+
+
+#: Ends of the names of buffers that some checkpoints hold and that follow from the config.
+_DERIVED = ("rotary_emb.inv_freq",)
 
 
 def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.device, dtype: torch.dtype) -> None:
@@ -226,12 +261,14 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
 
     expected = {name: tuple(p.shape) for name, p in module.state_dict().items()}
     state = {}
+    unknown: list[str] = []
     for path in weight_files(source.folder, source.ref):
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for key in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
                     name = source.family.module_key(key)
                     if name not in expected:
+                        unknown += [] if name.endswith(_DERIVED) else [key]
                         continue
                     tensor = file.get_tensor(key)
                     if tuple(tensor.shape) != expected[name]:
@@ -252,6 +289,12 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
         raise ModelError(
             f"{source.ref} lacks {len(missing)} of {len(expected)} weights that a {source.family.name} model has, "
             f"the first is {missing[0]}. It may be another kind of model, or a file may be missing."
+        )
+    if unknown:
+        # Leaving them out would run another network than the one that was trained, and nobody would see it.
+        raise ModelError(
+            f"{source.ref} holds {len(unknown)} weights that a {source.family.name} model with this config.json does not "
+            f"have, the first is {min(unknown)}. It may be another kind of model, or the config may be that of another."
         )
     module.load_state_dict(state, assign=True)
     if tied:
