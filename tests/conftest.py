@@ -215,14 +215,14 @@ def empty_store(tmp_path: Path) -> Any:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three runs of six documents: ar (8 tokens/s, 5 right), dualcache at 0.9 (16 tokens/s, 4 right), one token per step.
 
-    The prompt and the answer of document 1 are hostile text; documents 0 and 1 of the diffusion runs are traced.
+    The prompt and the answer of document 0 are hostile text; documents 0 and 1 of the diffusion runs are traced.
     """
     path = tmp_path_factory.mktemp("results") / "results.duckdb"
     trace = Trace(
         (Forward("refresh", 18, 0), Forward("denoise", 8, 0), Forward("denoise", 8, 0), Forward("denoise", 8, 0)),
         tuple(Commit(n // 2, 10 + (n * 3) % 8, 300 + n, 1 - n / 20) for n in range(8)),
     )
-    prompts = ["Question: 2 + 3?\nAnswer:", f"Question: {HOSTILE}\nAnswer:"]
+    prompts = [f"Question: {HOSTILE}\nAnswer:", "Question: 2 + 3?\nAnswer:"]
     with Store.open(path, write=True) as store:
         add_run(
             store, run_row("ar-1"), [generation() for _ in range(6)], [1, 1, 1, 1, 1, 0],
@@ -233,7 +233,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
             store,
             diffusion_row("dual-1"),
             [
-                diffusion_generation(text=HOSTILE if n == 1 else "#### 5", stop="length" if n == 5 else "eos", trace=trace if n < 2 else None)
+                diffusion_generation(text=HOSTILE if n == 0 else "#### 5", stop="length" if n == 5 else "eos", trace=trace if n < 2 else None)
                 for n in range(6)
             ],
             [1, 1, 1, 1, 0, 0],

@@ -39,6 +39,6 @@ def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
         parts.append(f"concurrency {run['concurrency']}")
     if run["repeat"]:
         parts.append(f"repeat {run['repeat'] + 1}")
-    if run["role"] == "control":
-        parts.append("control")
+    if run["role"] in ("baseline", "control"):
+        parts.append(str(run["role"]))
     return ", ".join(parts)

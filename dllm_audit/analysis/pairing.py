@@ -408,10 +408,12 @@ def _verdict(
         pace += f", with {control:.2f}x for the same configuration against itself"
     worth = {
         "not worse": "not worse",
-        "worse": f"worse by {_points(quality)}",
+        "worse": "worse",
         "open": "of a quality that is not decided",
         "unknown": "of unknown quality",
     }[quality.verdict if quality else "unknown"]
+    if quality and quality.verdict == "worse" and quality.difference.value is not None:
+        worth += f" by {abs(quality.difference.value) * 100:.1f} points"
     sentence = f"{pace} and {worth}"
     if quality and quality.counts and quality.baseline is not None and quality.baseline < FLOOR:
         sentence += f" (the baseline itself answers {quality.baseline * 100:.0f} % correctly, which is no standard)"
@@ -430,9 +432,3 @@ def _verdict(
 def _times(speed: Figure) -> str:
     assert speed.value is not None
     return f"{speed.value:.2f}x, {speed.low:.2f} to {speed.high:.2f}" if speed.has_interval else f"{speed.value:.2f}x"
-
-
-def _points(quality: QualityComparison | None) -> str:
-    assert quality is not None
-    assert quality.difference.value is not None
-    return f"{abs(quality.difference.value) * 100:.1f} points"

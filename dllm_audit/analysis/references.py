@@ -61,6 +61,12 @@ def is_one_token_per_step(run: Run) -> bool:
     return True
 
 
+def spoiling(run: Run, other: Run) -> list[str]:
+    """Names of the nuisances between two runs, the version of this package left out: it says nothing of a run's kind."""
+    names = [difference.name for difference in compare_manifests(run, other).nuisance]
+    return [name for name in names if name not in ("code_commit", "dllm_audit")]
+
+
 def _nearest(run: Run, runs: Sequence[Run], fits: Callable[[Run], bool]) -> Run | None:
     """The fitting run of the same task with the fewest nuisances; then of the same command; then the newest."""
     found = [
@@ -75,8 +81,9 @@ def _nearest(run: Run, runs: Sequence[Run], fits: Callable[[Run], bool]) -> Run 
     return min(
         newest_first,
         key=lambda other: (
-            len(compare_manifests(run, other).nuisance),
+            len(spoiling(run, other)),
             other["invocation"] != run["invocation"],
+            len(compare_manifests(run, other).nuisance),
             other["repeat"] != run["repeat"],
         ),
         default=None,

@@ -49,8 +49,7 @@ def summary_lines(report: Report) -> tuple[str, str]:
     """What the report says, in two lines for a terminal."""
     from dllm_audit.analysis.plain import one_line
 
-    traps = sum(len(row.traps) for row in report.claims.rows)
-    counts = f"{len(report.claims.rows)} published claims with {traps} traps."
+    counts = f"{report.claims.claims} published claims with {report.claims.traps} traps."
     return one_line(report.verdict.headline), one_line(f"{report.verdict.ran} {counts}", 400)
 
 

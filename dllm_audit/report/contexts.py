@@ -5,6 +5,7 @@ Everything that came from a run or a claim is hostile text: it stays text here a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from dllm_audit.analysis.references import (
     one_token_reference,
 )
 from dllm_audit.analysis.summary import Metric, RunSummary, summarise
-from dllm_audit.claims.questions import Answer, DisclosureScore, ask, describe, disclosure_score
+from dllm_audit.claims.questions import Answer, DisclosureScore, Status, ask, describe, disclosure_score
 from dllm_audit.claims.schema import Gap, Stated
 from dllm_audit.claims.traps import TrapFinding, find_traps
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
@@ -108,15 +109,17 @@ class TraceRow:
     steps: tuple[TraceStep, ...]
     left_out: int
     has_text: bool
+    tokens_per_forward: float
 
 
 @dataclass(frozen=True)
 class TraceSection:
-    """One request of a task, decoded by several runs."""
+    """One request of a task, decoded by several runs. `opened`: numbers of the runs that a reader sees at once."""
 
     prompt: str
     document: int | None
     rows: tuple[TraceRow, ...]
+    opened: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -203,8 +206,20 @@ class ClaimRow:
 
 
 @dataclass(frozen=True)
+class SystemRow:
+    """The claims about one system. `counts`: for each of the four questions, how many claims have which status."""
+
+    name: str
+    claims: tuple[ClaimRow, ...]
+    counts: tuple[tuple[tuple[str, int], ...], ...]
+    traps: int
+
+
+@dataclass(frozen=True)
 class ClaimsSection:
-    rows: tuple[ClaimRow, ...]
+    systems: tuple[SystemRow, ...]
+    claims: int
+    traps: int
     problems: int
 
 
@@ -262,7 +277,7 @@ def report_context(
         database=store.path.name,
         verdict=_verdict(rows, tasks, margin),
         tasks=tasks,
-        claims=ClaimsSection(tuple(_claim(claim) for claim in registry.claims), len(registry.problems)),
+        claims=_claims(registry),
         environments=_environments(rows),
         details=tuple(_details(row) for row in rows),
         commands=tuple(
@@ -561,16 +576,21 @@ def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
     for task in tasks:
         for pair in task.pairs:
             comparison, quality = pair.comparison, pair.comparison.quality
-            decided = comparison.speed_verdict in ("faster", "slower")
+            # Where the answers differ in length, tokens per second alone decide nothing.
+            comparable = comparison.length_parity is not False
+            decided = comparison.speed_verdict in ("faster", "slower") or not comparable
             judged = quality is not None and quality.verdict in ("not worse", "worse") and not comparison.baseline_fails
-            if not comparison.attributable or not decided or not judged or comparison.length_parity is False:
+            if not comparison.attributable or not decided or not judged:
                 continue
             assert quality is not None
-            joined = "and" if (comparison.speed_verdict, quality.verdict) != ("faster", "worse") else "but"
-            outcome = f"{comparison.speed_verdict} {joined} {quality.verdict}"
-            said = (
-                f"{pair.candidate.label} ({number(comparison.speed.value)}x, {points(quality.difference.value)} points)"
-            )
+            loss = f"{points(quality.difference.value)} points"
+            if comparable:
+                joined = "and" if (comparison.speed_verdict, quality.verdict) != ("faster", "worse") else "but"
+                outcome = f"{comparison.speed_verdict} {joined} {quality.verdict}"
+                said = f"{pair.candidate.label} ({number(comparison.speed.value)}x, {loss})"
+            else:
+                outcome = f"{quality.verdict}, with answers of another length"
+                said = f"{pair.candidate.label} ({loss})"
             outcomes.setdefault((task.name, pair.against, outcome), []).append(said)
     found = [
         f"On {task}, {outcome} against {against}: {_listed(runs)}."
@@ -675,10 +695,13 @@ def _trace(store: Store, rows: Sequence[RunRow], token_texts: TokenTexts) -> Tra
         return None
     key = min(by_request, key=lambda k: (-len(by_request[k]), k < 0, abs(k)))
     found = by_request[key]
+    shown = tuple(_trace_row(store, row, request, token_texts) for row, request in found)
+    most_parallel = max(shown, key=lambda row: row.tokens_per_forward)
     return TraceSection(
         prompt=found[0][1]["prompt"] or "",
         document=key if key >= 0 else None,
-        rows=tuple(_trace_row(store, row, request, token_texts) for row, request in found),
+        rows=shown,
+        opened=(shown[0].run.number, most_parallel.run.number),
     )
 
 
@@ -720,6 +743,7 @@ def _trace_row(store: Store, row: RunRow, request: Mapping[str, Any], token_text
         steps=tuple(steps[:SHOWN_STEPS]),
         left_out=max(0, len(steps) - SHOWN_STEPS),
         has_text=texts is not None,
+        tokens_per_forward=len(commits) / len(forwards) if forwards else 0.0,
     )
 
 
@@ -730,11 +754,7 @@ def _environments(rows: Sequence[RunRow]) -> tuple[EnvironmentColumn, ...]:
     """One column per machine and software; readings of the moment are shown as their range."""
     grouped: dict[tuple[tuple[str, str], ...], list[RunRow]] = {}
     for row in rows:
-        facts = tuple(
-            (name.replace("_", " "), short_value(value))
-            for name, value in row.summary.environment.items()
-            if not is_reading(name)
-        )
+        facts = tuple(_fact(name, value) for name, value in row.summary.environment.items() if not is_reading(name))
         grouped.setdefault(facts, []).append(row)
     return tuple(EnvironmentColumn(tuple(found), (*facts, *_readings(found))) for facts, found in grouped.items())
 
@@ -745,16 +765,22 @@ def _readings(rows: Sequence[RunRow]) -> tuple[tuple[str, str], ...]:
         for name, value in row.summary.environment.items():
             if is_reading(name):
                 values.setdefault(name, []).append(value)
-    return tuple((name.replace("_", " "), _range(found)) for name, found in values.items())
+    return tuple((_fact(name, found[0])[0], _range(name, found)) for name, found in values.items())
 
 
-def _range(values: Sequence[Any]) -> str:
-    distinct = list(dict.fromkeys(short_value(value) for value in values))
-    if len(distinct) == 1:
-        return distinct[0]
-    if all(isinstance(value, int | float) for value in values):
-        return f"{short_value(min(values))} to {short_value(max(values))}"
+def _range(name: str, values: Sequence[Any]) -> str:
+    distinct = list(dict.fromkeys(_fact(name, value)[1] for value in values))
+    if len(distinct) > 1 and all(isinstance(value, int | float) for value in values):
+        return f"{_fact(name, min(values))[1]} to {_fact(name, max(values))[1]}"
     return ", ".join(distinct)
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    """Name and value of a fact as the page shows them; bytes become MB or GB."""
+    if name.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
+        amount = f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
+        return name.removesuffix("_bytes").replace("_", " "), amount
+    return name.replace("_", " "), short_value(value)
 
 
 def _details(row: RunRow) -> RunDetails:
@@ -781,11 +807,30 @@ def _details(row: RunRow) -> RunDetails:
     for group in ("model", "engine", "prompts", "warm_up"):
         found = manifest.get(group)
         if isinstance(found, dict):
-            facts += [(f"{group.replace('_', ' ')}: {k.replace('_', ' ')}", short_value(v)) for k, v in found.items()]
+            shown = (_fact(name, value) for name, value in found.items() if value is not None)
+            facts += [(f"{group.replace('_', ' ')}: {name}", text) for name, text in shown]
     return RunDetails(row, settings, tuple(facts))
 
 
 # -- claims --
+
+
+def _claims(registry: Registry) -> ClaimsSection:
+    by_system: dict[str, list[ClaimRow]] = {}
+    for claim in registry.claims:
+        by_system.setdefault(claim.system, []).append(_claim(claim))
+    systems = tuple(
+        _system(name, by_system[name]) for name in sorted(by_system, key=lambda name: (-len(by_system[name]), name))
+    )
+    return ClaimsSection(systems, len(registry.claims), sum(system.traps for system in systems), len(registry.problems))
+
+
+def _system(name: str, rows: Sequence[ClaimRow]) -> SystemRow:
+    counts = []
+    for question in range(4):
+        found = Counter(str(row.answers[question].status) for row in rows)
+        counts.append(tuple((str(status), found[str(status)]) for status in Status if found[str(status)]))
+    return SystemRow(name, tuple(rows), tuple(counts), sum(len(row.traps) for row in rows))
 
 
 def _claim(claim: Claim) -> ClaimRow:
@@ -794,6 +839,8 @@ def _claim(claim: Claim) -> ClaimRow:
     answers = tuple(ask(claim))
     # The source's own wording carries its unit.
     value = claim.value.wording if isinstance(claim.value, Stated) else describe(claim.value)
+    if len(value) > 36:
+        value = "in words"
     stated = isinstance(claim.value, float | int)
     unit = "" if claim.unit == "x" or isinstance(claim.unit, Gap) else f" {claim.unit}"
     arxiv = re.fullmatch(r"arXiv:(\d{4}\.\d{4,5})(?:v\d+)?", claim.source.identifier)

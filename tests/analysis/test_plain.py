@@ -1,0 +1,31 @@
+from dllm_audit.analysis.plain import one_line, short_value, visible
+from dllm_audit.analysis.tables import aligned
+
+
+def test_control_and_bidirectional_characters_are_spelled_out():
+    assert visible("a\x1b[31m\u202eb\u2066") == "a\\x1b[31m\\u202eb\\u2066"
+
+
+def test_a_lone_surrogate_can_be_shown():
+    assert visible("\ud800") == "\\ud800"
+
+
+def test_line_ends_and_letters_of_any_script_stay():
+    assert visible("Größe 数\nline\ttab 😀") == "Größe 数\nline\ttab 😀"
+
+
+def test_one_line_marks_line_ends_and_is_cut():
+    assert one_line("a\r\nb\x00", 200) == "a⏎b\\x00"
+    assert one_line("abcdef", 4) == "abc…"
+
+
+def test_a_table_is_aligned_and_a_cell_never_breaks_it():
+    assert aligned([("a", "1"), ("long\nname", "22")], right={1}) == "a           1\nlong⏎name  22"
+
+
+def test_values_of_a_manifest_read_as_words():
+    assert short_value(None) == "not recorded"
+    assert short_value(True) == "yes"
+    assert short_value(1_500_000) == "1,500,000"
+    assert short_value({"a": "f" * 64}) == "a: ffffffffffff…"
+    assert short_value([0.5, 2]) == "0.5, 2"

@@ -1,0 +1,104 @@
+"""The report in a real browser: nothing sticks out, nothing is loaded, nothing is complained about."""
+
+import shutil
+
+import pytest
+
+from dllm_audit.claims.registry import load_claims
+from dllm_audit.report.build import build_report
+from dllm_audit.store.database import Store
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="No Chromium executable was found (apt-get install chromium)."),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install playwright).")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def file(results, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    with Store.open(results) as store:
+        path.write_text(build_report(store, load_claims()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[(1280, "light"), (390, "light"), (390, "dark")], ids=["desk", "phone", "phone-dark"])
+def page(request, browser, file):
+    """The opened report with everything that it asked for and complained about."""
+    width, scheme = request.param
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.requested, page.complaints = [], []
+    page.on("request", lambda asked: page.requested.append(asked.url))
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.goto(file.as_uri())
+    yield page
+    page.close()
+
+
+def test_nothing_sticks_out_of_the_page(page):
+    assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]
+
+
+def test_nothing_sticks_out_when_everything_is_opened(page):
+    # Of each kind of fold some: all 200 claims opened at once only make the test slow.
+    page.evaluate(
+        "for (const s of document.querySelectorAll('section'))"
+        " [...s.querySelectorAll('details')].slice(0, 12).forEach(d => d.open = true)"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]
+
+
+def test_the_page_asks_for_nothing_and_the_browser_has_no_complaint(page, file):
+    assert page.requested == [file.as_uri()]
+    assert page.complaints == []
+
+
+def test_the_style_sheet_is_let_through_by_the_policy(page):
+    assert page.evaluate("getComputedStyle(document.querySelector('header')).maxWidth") == "1184px"
+
+
+def test_one_of_the_two_widths_of_each_chart_is_seen(page):
+    seen = page.evaluate(
+        "[...document.querySelectorAll('.chart')].map(c => [...c.children].filter(d => d.offsetWidth > 0).length)"
+    )
+    assert seen
+    assert set(seen) == {1}
+
+
+def test_no_chart_is_cut_off(page):
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.chart svg')].filter(s => s.offsetParent !== null || s.getBoundingClientRect().width > 0)"
+        ".flatMap(s => [...s.querySelectorAll('text')].filter(t => {"
+        " const a = t.getBoundingClientRect(), b = s.getBoundingClientRect();"
+        " return a.width > 0 && (a.left < b.left - 1 || a.right > b.right + 1) }).map(t => t.textContent))"
+    )
+    assert cut == []
+
+
+def test_text_and_background_stay_readable(page):
+    # Contrast of body text by WCAG: at least 7 to 1, in light and dark.
+    ratio = page.evaluate(
+        """() => {
+          const lum = c => { const v = c.match(/\\d+/g).slice(0, 3).map(x => x / 255)
+            .map(x => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+            return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2] };
+          const s = getComputedStyle(document.body), a = lum(s.color), b = lum(s.backgroundColor);
+          return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) }"""
+    )
+    assert ratio >= 7

@@ -1,0 +1,191 @@
+"""runs, show, compare, export and report: what they print, and what they say when something is wrong."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+
+import pytest
+from click.testing import CliRunner
+
+from dllm_audit.cli.main import cli
+from dllm_audit.errors import AuditError
+
+
+@pytest.fixture
+def invoke(results, tmp_path, monkeypatch):
+    """Run a command on the results of the fixture, in a folder of its own. Errors of ours come out as they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DLLM_AUDIT_DB", str(results))
+
+    def run(*arguments):
+        outcome = CliRunner().invoke(cli, list(arguments), catch_exceptions=True)
+        if isinstance(outcome.exception, AuditError):
+            raise outcome.exception
+        return outcome
+
+    return run
+
+
+def facts(outcome):
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.stdout)
+
+
+def test_runs_lists_every_run(invoke):
+    assert [line.split()[0] for line in invoke("runs").stdout.splitlines()] == ["run", "ar-1", "dual-1", "one-1"]
+
+
+def test_runs_as_json(invoke):
+    run = facts(invoke("runs", "--json", "--backend", "ar"))["runs"]
+    assert len(run) == 1
+    assert run[0]["tokens_per_second"] == pytest.approx(8.0)
+    assert run[0]["metrics"] == {"exact_match,strict-match": 5 / 6, "exact_match,flexible-extract": 5 / 6}
+    assert (run[0]["requests"], run[0]["failed"], run[0]["status"]) == (6, 0, "complete")
+
+
+def test_runs_that_do_not_exist_are_said(invoke):
+    assert invoke("runs", "--task", "nothing").stdout.startswith("No run in ")
+
+
+def test_show_says_what_a_run_did(invoke):
+    text = invoke("show", "dual").stdout
+    assert "24 tokens answered, 48 committed, 60 of prompts; 24 forwards (18 denoise, 6 refresh)" in text
+    assert "tokens per second" in text
+    assert "Where the time goes" in text
+    assert "exact_match, strict-match" in text
+
+
+def test_show_as_json_has_status_and_interval_of_every_figure(invoke):
+    found = facts(invoke("show", "dual-1", "--json", "--requests", "--trace", "0"))
+    assert found["figures"]["throughput"]["value"] == pytest.approx(16.0)
+    assert found["figures"]["throughput"]["status"] == "measured"
+    assert found["figures"]["batch_tax"]["value"] == 0.0
+    assert len(found["request_rows"]) == 6
+    assert found["trace"]["steps"][0]["commits"][0]["token"] == 300
+
+
+def test_show_lets_no_answer_steer_the_terminal(invoke):
+    text = invoke("show", "dual-1", "--requests", "--trace", "0").stdout
+    assert "<script>alert(1)</script>" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_show_of_an_unknown_run_names_the_nearest(invoke):
+    with pytest.raises(AuditError, match=r"There is no run 'dial-1' in .* Did you mean 'dual-1' or"):
+        invoke("show", "dial-1")
+
+
+def test_a_request_that_was_not_traced_is_said_with_those_that_were(invoke):
+    with pytest.raises(AuditError, match=r"Request 4 of dual-1 was not traced. Traced are: 0, 1."):
+        invoke("show", "dual-1", "--trace", "4")
+
+
+def test_compare_ends_with_the_verdict(invoke):
+    lines = invoke("compare", "one-1", "ar-1").stdout.splitlines()
+    assert lines[-1] == "Verdict: Slower (0.91x, 0.91 to 0.91) and of a quality that is not decided."
+    assert any("cannot decide a margin of 2 points" in line for line in lines)
+    assert any(line.split()[:3] == ["backend", "dualcache", "ar"] for line in lines)
+
+
+def test_compare_as_json_separates_treatment_and_nuisance(invoke):
+    found = facts(invoke("compare", "dual-1", "one-1", "--json", "--margin", "40"))
+    assert found["speed"]["value"] == pytest.approx(2.2)
+    assert [difference["name"] for difference in found["treatment"]] == ["settings.threshold"]
+    assert found["nuisance"] == []
+    assert found["qualities"][0]["margin"] == 0.4
+
+
+def test_export_writes_one_csv_per_table_into_a_folder(invoke, tmp_path):
+    outcome = invoke("export", "--format", "csv", "-o", "tables")
+    assert outcome.exit_code == 0, outcome.output
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
+        "answers.csv", "forward_shapes.csv", "metrics.csv", "requests.csv", "runs.csv",
+        "trace_commits.csv", "trace_forwards.csv",
+    ]  # fmt: skip
+    with (tmp_path / "tables" / "runs.csv").open(newline="") as file:
+        assert [row["run_id"] for row in csv.DictReader(file)] == ["ar-1", "dual-1", "one-1"]
+
+
+def test_export_writes_a_zip_when_the_name_says_so(invoke, tmp_path):
+    assert invoke("export", "--format", "json", "-o", "all.zip").exit_code == 0
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        assert len(json.loads(archive.read("requests.json"))) == 18
+
+
+def test_export_to_parquet_is_read_back(invoke, tmp_path):
+    import pyarrow.parquet
+
+    assert invoke("export", "--format", "parquet").exit_code == 0
+    table = pyarrow.parquet.read_table(tmp_path / "dllm-audit-export" / "requests.parquet")
+    assert table.num_rows == 18
+
+
+def test_export_as_latex_is_an_escaped_booktabs_table(invoke):
+    text = invoke("export", "--format", "latex").stdout
+    assert "\\toprule" in text
+    assert "dualcache, threshold 0.9 & tiny-mdm & gsm\\_mini & 6 & 16.0 [16.0, 16.0]" in text
+
+
+def test_export_refuses_a_folder_that_does_not_exist(invoke):
+    with pytest.raises(AuditError, match=r"The folder nowhere does not exist."):
+        invoke("export", "--format", "csv", "-o", "nowhere/tables")
+
+
+def test_report_prints_its_path_and_two_lines(invoke, tmp_path):
+    lines = invoke("report").stdout.splitlines()
+    assert lines[0] == "dllm-audit-report.html"
+    assert lines[1].startswith("Some diffusion runs were faster")
+    assert lines[2].startswith("3 runs of 2 backends")
+    assert len(lines) == 3
+    assert (tmp_path / "dllm-audit-report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_report_of_named_runs_holds_only_those(invoke, tmp_path):
+    assert invoke("report", "-o", "one.html", "--run", "ar").exit_code == 0
+    text = (tmp_path / "one.html").read_text(encoding="utf-8")
+    assert "1 run of 1 backend (ar)" in text
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(invoke, tmp_path, monkeypatch):
+    (tmp_path / "old.html").write_text("old")
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(AuditError, match=r"old.html could not be written: No space left on device."):
+        invoke("report", "-o", "old.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
+    assert (tmp_path / "old.html").read_text() == "old"
+
+
+def test_report_into_a_folder_is_refused(invoke, tmp_path):
+    with pytest.raises(AuditError, match=r"is a folder. Give a file with -o"):
+        invoke("report", "-o", str(tmp_path))
+
+
+def test_a_missing_results_file_is_said(invoke):
+    for command in (["runs"], ["report"], ["show", "x"], ["compare", "a", "b"], ["export", "--format", "csv"]):
+        with pytest.raises(AuditError, match=r"There are no results in missing.duckdb."):
+            invoke(*command, "--db", "missing.duckdb")
+
+
+@pytest.mark.parametrize("name", ["report", "runs", "show", "compare", "export"])
+def test_help_ends_in_an_example(invoke, name):
+    assert "Example: dllm-audit " + name in " ".join(invoke(name, "--help").stdout.split())
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys; from dllm_audit.cli import compare, export, report, runs, show; "
+        "print([m for m in ('duckdb', 'scipy', 'numpy', 'pydantic', 'vl_convert', 'jinja2', 'torch') if m in sys.modules])"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert time.perf_counter() - began < 5

@@ -1,0 +1,215 @@
+import base64
+import datetime as dt
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from dllm_audit.claims.registry import Registry, load_claims
+from dllm_audit.errors import UsageError
+from dllm_audit.report.build import build_report, gather
+from dllm_audit.report.contexts import newest_runs
+from dllm_audit.store.database import Store
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4)
+NO_CLAIMS = Registry([], [])
+VOID = {"meta", "br", "img", "link", "input", "hr", "path", "line", "rect"}
+
+
+class Page(HTMLParser):
+    """Every element with its attributes, and whether they nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.stack, self.problems = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.stack or self.stack.pop() != tag:
+            self.problems.append(tag)
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def html(results):
+    with Store.open(results) as store:
+        return build_report(store, load_claims(), made_at=MOMENT)
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_every_element_is_closed(page):
+    assert page.problems == []
+    assert page.stack == []
+
+
+def test_the_page_has_no_script_and_nothing_that_loads(page):
+    names = {name for name, _ in page.elements}
+    assert names.isdisjoint({"script", "img", "iframe", "object", "embed", "link", "video", "form", "base"})
+    assert not any(key.startswith("on") for _, attributes in page.elements for key in attributes)
+    assert not any("style" in attributes for _, attributes in page.elements)
+    assert not any("src" in attributes for _, attributes in page.elements)
+
+
+def test_the_content_security_policy_allows_exactly_the_one_style_sheet(html, page):
+    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = next(m["content"] for m in page.named("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert "@import" not in style
+    assert "url(" not in style
+
+
+def test_links_lead_into_the_page_or_to_arxiv(page):
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    for link in page.named("a"):
+        target = link["href"]
+        assert target[1:] in ids if target.startswith("#") else target.startswith("https://arxiv.org/abs/")
+
+
+def test_no_id_is_used_twice(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_hostile_text_is_shown_and_does_nothing(html):
+    assert "<script" not in html
+    assert "</script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "\\u202ereversed\\u202c \\x1b[31mred\\x07" in html
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f]", html)
+
+
+def test_hostile_names_of_models_tasks_and_settings_are_escaped(empty_store, build):
+    hostile = "<script>alert(1)</script>\u202e\x1b'\""
+    row = build(
+        "diffusion_row", "r", backend=hostile, model=hostile, task=hostile, invocation=hostile, provenance=hostile,
+        settings={hostile: hostile, "gen_length": 8}, setting_sources={hostile: "option"},
+        manifest={"notes": [hostile], "environment": {hostile: hostile}, "command": hostile, "model": {"ref": hostile}},
+    )  # fmt: skip
+    build(
+        "add_run", empty_store, row, [build("diffusion_generation", text=hostile)] * 6, [1] * 6, makespan=1.0,
+        filters=(hostile,), metric=hostile, responses=[hostile], prompts=[hostile] * 6,
+    )  # fmt: skip
+    html = build_report(empty_store, NO_CLAIMS)
+    page = Page(html)
+    assert page.named("script") == []
+    assert page.problems == []
+    assert "\u202e" not in html
+    assert "\x1b" not in html
+
+
+def test_every_table_has_a_caption_and_scrolls_in_a_box_of_its_own(html):
+    assert html.count("<table>") == html.count("<caption>")
+    assert len(re.findall(r'<div class="scroll"[^>]*>\s*<table>', html)) == html.count("<table>")
+
+
+def test_charts_are_images_with_words(page):
+    charts = [a for name, a in page.elements if name == "div" and a.get("class") == "chart"]
+    assert charts
+    assert all(chart["role"] == "img" and len(chart["aria-label"]) > 20 for chart in charts)
+
+
+def test_embedded_models_are_no_evidence_about_gpu_speed(html):
+    assert "These are embedded models." in html
+    assert "never about the speed of a practical model on a GPU" in html
+
+
+def test_the_verdict_of_open_questions_is_that_they_are_open(stored):
+    report = gather(stored, NO_CLAIMS, made_at=MOMENT)
+    assert report.verdict.headline == (
+        "Some diffusion runs were faster than autoregressive decoding; none was shown to be faster and not worse."
+    )
+    assert report.verdict.ran == (
+        "3 runs of 2 backends (ar and dualcache) with 2 models (tiny-ar and tiny-mdm) on 1 task (gsm_mini), "
+        "18 requests answered, on Example CPU (2 cores)."
+    )
+    assert any(sentence.startswith("That quality is equal within 2 points") for sentence in report.verdict.may_not)
+
+
+def test_a_diffusion_run_is_compared_with_both_references(stored):
+    pairs = gather(stored, NO_CLAIMS).tasks[0].pairs
+    assert [(pair.candidate.label, pair.baseline.label, pair.against) for pair in pairs] == [
+        ("dualcache, threshold 0.9", "ar", "the autoregressive model"),
+        ("dualcache, threshold 0.9", "dualcache, 1 token/step", "one token per step, same model"),
+        ("dualcache, 1 token/step", "ar", "the autoregressive model"),
+    ]
+
+
+def test_the_example_shows_which_token_was_committed_in_which_forward(stored):
+    def texts(run, ids):
+        return [f"t{token}" for token in ids]
+
+    trace = gather(stored, NO_CLAIMS, token_texts=texts).tasks[0].trace
+    row = trace.rows[0]
+    assert trace.document == 0
+    assert row.run.label == "dualcache, threshold 0.9"
+    assert [step.kind for step in row.steps] == ["refresh", "denoise", "denoise", "denoise"]
+    assert [(token.position, token.text) for token in row.steps[0].tokens] == [(0, "t300"), (3, "t301")]
+    assert [token.position for token in row.tokens] == list(range(8))
+
+
+def test_without_a_tokenizer_the_example_shows_ids(stored):
+    row = gather(stored, NO_CLAIMS).tasks[0].trace.rows[0]
+    assert row.has_text is False
+    assert row.tokens[0].text == "300"
+
+
+def test_every_claim_of_the_registry_is_in_the_page(html):
+    registry = load_claims()
+    assert html.count('<details class="claim">') == len(registry.claims)
+    assert all(f'id="claim-{claim.id}"' in html for claim in registry.claims)
+
+
+def test_runs_of_different_provenance_are_never_called_fastest_of_each_other(empty_store, build):
+    build("add_run", empty_store, build("run_row", "a"), [build("generation")] * 6, makespan=3.0)
+    served = build("run_row", "b", provenance="served", backend="engine")
+    build("add_run", empty_store, served, [build("generation")] * 6, makespan=1.0)
+    sentences = gather(empty_store, NO_CLAIMS).tasks[0].sentences
+    assert [sentence.partition(":")[0] for sentence in sentences] == [
+        "Fastest with 1 request in flight, reference",
+        "Fastest with 1 request in flight, served",
+    ]
+
+
+def test_an_older_run_of_the_same_content_is_left_out_but_a_broken_one_replaces_nothing(stored):
+    first = {**stored.run("ar-1"), "content_key": "same"}
+    second = {**first, "run_id": "ar-2"}
+    broken = {**first, "run_id": "ar-3", "status": "interrupted"}
+    assert [run["run_id"] for run in newest_runs([first, second, broken])] == ["ar-2"]
+
+
+def test_failures_are_a_category_of_their_own(empty_store, build):
+    from dllm_audit.records import Failure
+
+    results = [build("generation")] * 5 + [Failure("5", "RequestError", "The prompt is too long.")]
+    build("add_run", empty_store, build("run_row", "r"), results, [1] * 5, makespan=2.5, status="failed")
+    html = build_report(empty_store, NO_CLAIMS)
+    assert "1 × RequestError: The prompt is too long." in html
+    assert "They are in no figure below: neither a wrong answer nor a time." in html
+
+
+def test_without_a_run_there_is_a_sentence(empty_store):
+    with pytest.raises(UsageError, match=r"There are no runs in .*empty.duckdb. Make some with: dllm-audit run"):
+        build_report(empty_store, NO_CLAIMS)
+
+
+def test_a_run_that_answered_nothing_still_gives_a_report(empty_store, build):
+    from dllm_audit.records import Failure
+
+    build("add_run", empty_store, build("run_row", "r"), [Failure("0", "RequestError", "No.")], status="failed")
+    assert "Nothing was timed." in build_report(empty_store, NO_CLAIMS)
