@@ -243,7 +243,7 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
         with torch.device("meta"):
             module = getattr(transformers, source.family.module)(config)
     except Exception as error:  # a config is foreign data, and transformers has exceptions of its own for a bad one
-        reason = str(error).strip().splitlines()[-1].strip().removesuffix(".")
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().removesuffix(".")
         raise ModelError(
             f"{source.ref}: its config.json does not describe a {source.family.name} model: {reason}."
         ) from error
