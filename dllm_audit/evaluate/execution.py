@@ -116,7 +116,7 @@ def execute(
         return str(earlier["run_id"])
     session = cell.backend.open(model, _effective(cell), conditions.seed)
     warm_up = _warm_up(session, prompts[0], cell)
-    manifest = {
+    manifest: dict[str, Any] = {
         "dllm_audit": __version__,
         "code_commit": code_commit(),
         "command": conditions.command,
@@ -129,6 +129,10 @@ def execute(
     if earlier is not None:
         run_id = str(earlier["run_id"])
         sitting = store.resume_run(run_id)
+        first = earlier["manifest"]
+        again = {name: manifest[name] for name in ("environment", "warm_up", "load_seconds")}
+        manifest = {**first, "resumed_with": [*first.get("resumed_with", []), again]}
+        store.set_manifest(run_id, manifest)
     else:
         run_id = f"{cell.backend.name}-{cell.task_name}-{secrets.token_hex(4)}"
         sitting = 1
@@ -155,7 +159,7 @@ def execute(
     try:
         books = _decode(cell, session, prompts, store, run_id, sitting, tell)
         if books is not None:
-            store.set_manifest(run_id, {**manifest, "books": books.as_dict()})
+            store.set_manifest(run_id, {**manifest, "books": {**books.as_dict(), "sitting": sitting}})
         _score(cell, conditions, prompts, store, run_id)
         _trace(cell, session, prompts, store, run_id, conditions.trace)
     except Interrupted:
