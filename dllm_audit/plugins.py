@@ -10,12 +10,29 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from dllm_audit import hookspecs
+from dllm_audit.errors import did_you_mean
 
 if TYPE_CHECKING:
     from dllm_audit.backend import Backend
     from dllm_audit.models.families import ModelFamily
 
 GROUP = "dllm_audit"
+
+#: What a backend must have to be listed, checked and opened; see backend.Backend.
+_OF_A_BACKEND = (
+    "name",
+    "summary",
+    "provenance",
+    "kind",
+    "families",
+    "default_model",
+    "settings",
+    "own_settings",
+    "waivers",
+    "check_model",
+    "resolve",
+    "open",
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,15 @@ def get_plugin_manager() -> tuple[pluggy.PluginManager, list[str]]:
             manager.register(entry.load(), name=name)
         except Exception as error:  # a plugin is foreign code: whatever it raises must not end the program
             problems.append(f"Plugin {name!r} ({value}) is left out: {type(error).__name__}: {error}")
+    known = [name for name, hook in vars(manager.hook).items() if getattr(hook, "spec", None) is not None]
+    for name, hook in vars(manager.hook).items():
+        if name in known:
+            continue
+        # A misspelt hook would never be called, and nobody would know why.
+        for implementation in hook.get_hookimpls():
+            problems.append(
+                f"Plugin {implementation.plugin_name!r}: there is no hook {name!r}. {did_you_mean(name, known)}"
+            )
     return manager, problems
 
 
@@ -51,6 +77,12 @@ def load_plugins() -> Plugins:
     backends: dict[str, Backend] = {}
     origins: dict[str, str] = {}
     for plugin, backend in collect(manager, "dllm_audit_backends", problems):
+        lacking = [name for name in _OF_A_BACKEND if not hasattr(backend, name)]
+        if lacking:
+            problems.append(
+                f"Plugin {plugin!r}: dllm_audit_backends returned {backend!r}, which is no Backend: it has no {lacking[0]}."
+            )
+            continue
         if backend.name in backends:
             problems.append(
                 f"Backend {backend.name!r} of plugin {plugin!r} is left out: {origins[backend.name]} has that name."

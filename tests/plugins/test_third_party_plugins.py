@@ -1,0 +1,204 @@
+"""Anybody's plugin works as the built-in ones do; a broken one is reported and left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dllm_audit.plugins import load_plugins
+
+TINY_LLADA = Path(__file__).parents[1] / "golden" / "tiny-llada"
+BUILT_IN = ["ar", "block", "dualcache", "prefixcache", "uncached"]
+
+HASTY = """
+from dllm_audit import MASKED_DIFFUSION_FAMILIES, MASKED_DIFFUSION_SETTINGS, DualCache, RecipeBackend, Setting, build_recipe, hookimpl
+import dataclasses
+
+def make_recipe(settings, traits):
+    width = settings.own["stride"]
+    return build_recipe(dataclasses.replace(settings, block_length=width), traits, DualCache())
+
+@hookimpl
+def dllm_audit_backends():
+    return [RecipeBackend(
+        name="hasty", summary="blocks of a stride", attention="bidirectional", families=MASKED_DIFFUSION_FAMILIES,
+        settings={"gen_length": 12, "tokens_per_step": 2, "stride": 4}, make_recipe=make_recipe,
+        own_settings=(Setting("stride", int, "Positions per block.", minimum=1),), waivers=("Nothing is promised.",),
+    )]
+"""
+
+FAMILY = """
+from dllm_audit import ModelFamily, hookimpl
+from dllm_audit.models.families import FAMILIES
+
+@hookimpl
+def dllm_audit_model_families():
+    llada = next(f for f in FAMILIES if f.name == "llada")
+    return [ModelFamily("mine", "a family", ("MyModelLM",), "Llama", "LlamaConfig", llada.translate, "bidirectional", 0)]
+"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """install(name, source, value) makes an installed distribution of one module with one entry point."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def add(name: str, source: str, value: str | None = None) -> Path:
+        (site / f"{name}.py").write_text(source)
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[dllm_audit]\n{name} = {value or name}\n")
+        return site
+
+    yield add
+    for module in ("hasty_plugin", "broken_plugin", "thief_plugin", "family_plugin"):
+        sys.modules.pop(module, None)
+
+
+def run(site: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", "from dllm_audit.cli.main import main; main()", *arguments],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(site)}, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_built_in_backends_are_plugins_like_any_other():
+    plugins = load_plugins()
+    assert sorted(plugins.backends) == BUILT_IN
+    assert plugins.origins == {name: f"plugin {name!r}" for name in BUILT_IN}
+    assert plugins.problems == ()
+
+
+def test_a_third_partys_backend_decodes(install, tmp_path):
+    site = install("hasty_plugin", HASTY)
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text('{"id": 1, "prompt_ids": [5, 6, 7]}\n{"id": 2, "prompt_ids": [5], "settings": {"stride": 6}}\n')
+    done = run(
+        site,
+        "generate",
+        "--backend",
+        "hasty",
+        "--model",
+        str(TINY_LLADA),
+        "--requests",
+        str(requests),
+        "--json",
+        "--trace",
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert [forward["kind"] for forward in first["forwards"]] == ["refresh", "denoise"] * 3
+    assert [forward["width"] for forward in second["forwards"]] == [13, 6, 6, 13, 6, 6]
+    assert (first["committed_tokens"], second["committed_tokens"]) == (12, 12)
+
+
+def test_a_third_partys_backend_is_listed_with_its_settings_its_plugin_and_its_waivers(install):
+    site = install("hasty_plugin", HASTY)
+    listed = {backend["name"]: backend for backend in json.loads(run(site, "backends", "--json").stdout)}
+    assert sorted(listed) == sorted([*BUILT_IN, "hasty"])
+    assert listed["hasty"]["settings"] == {"gen_length": 12, "tokens_per_step": 2, "stride": 4}
+    assert listed["hasty"]["registered_by"] == "plugin 'hasty_plugin'"
+    assert listed["hasty"]["waivers"] == ["Nothing is promised."]
+
+
+def test_a_setting_of_a_third_party_is_checked_like_any_other(install):
+    site = install("hasty_plugin", HASTY)
+    arguments = ("generate", "--backend", "hasty", "--model", str(TINY_LLADA), "--prompt", "x", "--set")
+    wrong = run(site, *arguments, "stride=0")
+    assert (wrong.returncode, wrong.stderr) == (2, "Error: Setting stride=0 is too small: it must be at least 1.\n")
+    wrong = run(site, *arguments, "strid=3")
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "Error: There is no setting 'strid' (backend 'hasty'). Did you mean 'stride'?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "problem"),
+    [
+        (
+            "raise RuntimeError('no luck')",
+            None,
+            "Plugin 'broken_plugin' (broken_plugin) is left out: RuntimeError: no luck",
+        ),
+        (
+            "import nowhere_to_be_found",
+            None,
+            "Plugin 'broken_plugin' (broken_plugin) is left out: ModuleNotFoundError: No module named 'nowhere_to_be_found'",
+        ),
+        (
+            "",
+            "broken_plugin:missing",
+            "Plugin 'broken_plugin' (broken_plugin:missing) is left out: "
+            "AttributeError: module 'broken_plugin' has no attribute 'missing'",
+        ),
+        (
+            "from dllm_audit import hookimpl\n@hookimpl\ndef dllm_audit_backends():\n    return 1 / 0",
+            None,
+            "Plugin 'broken_plugin': dllm_audit_backends failed: ZeroDivisionError: division by zero",
+        ),
+        (
+            "from dllm_audit import hookimpl\n@hookimpl\ndef dllm_audit_backends():\n    return None",
+            None,
+            "Plugin 'broken_plugin': dllm_audit_backends failed: TypeError: 'NoneType' object is not iterable",
+        ),
+        (
+            "from dllm_audit import hookimpl\n@hookimpl\ndef dllm_audit_backends():\n    return ['a name']",
+            None,
+            "Plugin 'broken_plugin': dllm_audit_backends returned 'a name', which is no Backend: it has no name.",
+        ),
+    ],
+    ids=[
+        "raises",
+        "lacks a package",
+        "lacks its name",
+        "hook raises",
+        "hook returns none",
+        "hook returns another thing",
+    ],
+)
+def test_a_broken_plugin_is_reported_and_left_out_while_the_others_work(install, source, value, problem):
+    install("broken_plugin", source, value)
+    plugins = load_plugins()
+    assert sorted(plugins.backends) == BUILT_IN
+    assert plugins.problems == (problem,)
+
+
+def test_a_plugin_that_misspells_a_hook_is_told_so(install):
+    install("broken_plugin", "from dllm_audit import hookimpl\n@hookimpl\ndef dllm_audit_backend():\n    return []")
+    plugins = load_plugins()
+    assert sorted(plugins.backends) == BUILT_IN
+    assert len(plugins.problems) == 1
+    assert plugins.problems[0].startswith(
+        "Plugin 'broken_plugin': there is no hook 'dllm_audit_backend'. Did you mean 'dllm_audit_backends'"
+    )
+
+
+def test_what_is_wrong_with_a_plugin_is_a_warning_on_stderr_and_nothing_on_stdout(install):
+    site = install("broken_plugin", "raise RuntimeError('no luck')")
+    done = run(site, "backends", "--json")
+    assert done.returncode == 0
+    assert done.stderr == "Warning: Plugin 'broken_plugin' (broken_plugin) is left out: RuntimeError: no luck\n"
+    assert sorted(backend["name"] for backend in json.loads(done.stdout)) == BUILT_IN
+
+
+def test_a_backend_cannot_take_the_name_of_another(install):
+    install("thief_plugin", HASTY.replace('name="hasty"', 'name="dualcache"'))
+    plugins = load_plugins()
+    assert plugins.origins["dualcache"] == "plugin 'dualcache'"
+    assert plugins.problems == (
+        "Backend 'dualcache' of plugin 'thief_plugin' is left out: plugin 'dualcache' has that name.",
+    )
+
+
+def test_a_third_partys_model_family_is_known(install):
+    install("family_plugin", FAMILY)
+    assert "mine" in [family.name for family in load_plugins().families]
