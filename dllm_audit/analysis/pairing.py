@@ -16,6 +16,7 @@ from scipy.stats import t as student
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
 from dllm_audit.analysis.references import control_of
+from dllm_audit.analysis.repeats import repeated_speed, repeats_of
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
 from dllm_audit.statistics.power import decidable_margin, required_documents
@@ -122,7 +123,7 @@ class Comparison:
 def compare(
     store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN, control: float | None = None
 ) -> Comparison:
-    """Compare two stored runs by their ids. `margin` is the loss in quality that was allowed beforehand, 0.02 for two points."""
+    """Compare two stored runs by their ids, with what their repeats say about speed. `margin` is the loss in quality that was allowed beforehand, 0.02 for two points."""
     ours, theirs = summarise(store, candidate), summarise(store, baseline)
     return compare_rows(
         ours,
@@ -131,6 +132,7 @@ def compare(
         (store.answers(ours.run_id), store.answers(theirs.run_id)),
         margin,
         control,
+        (repeats_of(store, ours), repeats_of(store, theirs)),
     )
 
 
@@ -147,8 +149,13 @@ def compare_rows(
     answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     margin: float = DEFAULT_MARGIN,
     control: float | None = None,
+    repeats: tuple[Sequence[RunSummary], Sequence[RunSummary]] | None = None,
 ) -> Comparison:
-    """Compare two runs from their rows. Documents that failed on either side, or ran on one side only, are left out."""
+    """Compare two runs from their rows. Documents that failed on either side, or ran on one side only, are left out.
+
+    repeats: all runs of the two configurations; where five or more pairs of them were made, or requests shared
+    forwards, the speed is that of all of them together with an interval over repeats.
+    """
     ours, theirs = _by_document(requests[0]), _by_document(requests[1])
     common = [key for key in ours if key in theirs]
     unpaired = len(ours.keys() | theirs.keys()) - len(common)
@@ -158,6 +165,9 @@ def compare_rows(
         pairs = []
     manifests = compare_manifests(candidate.run, baseline.run)
     speed = _speed(candidate, baseline, pairs, "answered_tokens", "tokens")
+    over_repeats = repeated_speed(*repeats) if repeats and pairs else None
+    if over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
+        speed = over_repeats
     length = _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
     qualities = _qualities(candidate, baseline, answers, margin) if same_task else ()

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import difference_value, is_reading
-from dllm_audit.analysis.pairing import DEFAULT_MARGIN, Comparison, compare_rows, control_speed
+from dllm_audit.analysis.pairing import DEFAULT_MARGIN, Comparison, compare_rows
 from dllm_audit.analysis.plain import short_value
 from dllm_audit.analysis.references import (
     autoregressive_reference,
     control_of,
     one_token_reference,
 )
+from dllm_audit.analysis.repeats import RepeatGroup, group_repeats
 from dllm_audit.analysis.summary import Metric, RunSummary, summarise
 from dllm_audit.claims.questions import Answer, DisclosureScore, Status, ask, describe, disclosure_score
 from dllm_audit.claims.schema import Gap, Stated
@@ -27,6 +28,7 @@ from dllm_audit.claims.traps import TrapFinding, find_traps
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
 from dllm_audit.report.formats import interval, number, points
+from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
 
 if TYPE_CHECKING:
     from dllm_audit.claims.registry import Registry
@@ -47,10 +49,21 @@ class RunRow:
     number: int
     label: str
     summary: RunSummary
+    group: RepeatGroup
 
     @property
     def model(self) -> str:
         return str(self.summary.run["model"])
+
+    @property
+    def leads(self) -> bool:
+        """Whether this run stands for its repeats in charts, comparisons and sentences."""
+        return self.group.summaries[0] is self.summary
+
+    @property
+    def throughput(self) -> Figure:
+        """Speed of all repeats together for the run that leads them, else its own."""
+        return self.group.throughput if self.leads else self.summary.throughput
 
 
 @dataclass(frozen=True)
@@ -133,6 +146,7 @@ class TaskSection:
     time_chart: Chart | None
     pairs: tuple[PairRow, ...]
     controls: tuple[ControlRow, ...]
+    repeated: tuple[RunRow, ...]
     trace: TraceSection | None
     sentences: tuple[str, ...]
     headline: str
@@ -304,11 +318,15 @@ def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _numbered(store: Store, runs: Sequence[Mapping[str, Any]]) -> list[RunRow]:
     by_task = list(dict.fromkeys(run["task"] for run in runs))
     ordered = sorted(runs, key=lambda run: (by_task.index(run["task"]), run["role"] == "control"))
-    return [RunRow(number, label(run), summarise(store, run["run_id"])) for number, run in enumerate(ordered, 1)]
+    summaries = [summarise(store, run["run_id"]) for run in ordered]
+    groups = {s.run_id: group for group in group_repeats(summaries) for s in group.summaries}
+    # Of two runs with the same number only the later one is a repeat; the other stands for itself.
+    groups |= {s.run_id: group_repeats([s])[0] for s in summaries if s.run_id not in groups}
+    return [RunRow(number, label(s.run), s, groups[s.run_id]) for number, s in enumerate(summaries, 1)]
 
 
 def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenTexts, margin: float) -> TaskSection:
-    shown = tuple(row for row in rows if row.summary.run["role"] != "control")
+    shown = tuple(row for row in rows if row.summary.run["role"] != "control" and row.leads)
     metric = next((m for row in shown if (m := row.summary.primary_metric)), None)
     pairs = _pairs(store, shown, rows, margin)
     headline, sentences = _task_words(shown, pairs, metric)
@@ -320,6 +338,7 @@ def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenT
         time_chart=_time_chart(shown),
         pairs=pairs,
         controls=_controls(store, rows),
+        repeated=tuple(row for row in rows if row.leads and len(row.group.summaries) > 1),
         trace=_trace(store, shown, token_texts),
         sentences=sentences,
         headline=headline,
@@ -351,7 +370,7 @@ def same_metric(summary: RunSummary, metric: Metric | None) -> Metric | None:
 def _speed_chart(rows: Sequence[RunRow], metric: Metric | None) -> Chart | None:
     points = []
     for row in rows:
-        speed, quality = row.summary.throughput, same_metric(row.summary, metric)
+        speed, quality = row.throughput, same_metric(row.summary, metric)
         if quality is not None and quality.figure.value is not None and speed.value:
             points.append(
                 SpeedPoint(
@@ -389,32 +408,53 @@ def _habits(rows: Sequence[RunRow]) -> tuple[Habit, ...]:
 
 def _pairs(store: Store, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float) -> tuple[PairRow, ...]:
     runs = [row.summary.run for row in all_rows]
-    by_id = {row.summary.run_id: row for row in rows}
+    leading = [row.summary.run for row in rows]
+    by_id = {row.summary.run_id: row for row in all_rows}
+    noise: dict[tuple[str, str], float | None] = {}
     found = []
     for row in rows:
         run = row.summary.run
         references = (
-            ("the autoregressive model", autoregressive_reference(run, runs)),
-            ("one token per step, same model", one_token_reference(run, runs)),
+            ("the autoregressive model", autoregressive_reference(run, leading)),
+            ("one token per step, same model", one_token_reference(run, leading)),
         )
         for against, reference in references:
             if reference is None or reference["run_id"] not in by_id:
                 continue
             baseline = by_id[reference["run_id"]]
-            comparison = _compare(store, row.summary, baseline.summary, margin, control_speed(store, run, runs))
+            comparison = _compare(store, row, baseline, margin, _noise(store, run, runs, by_id, noise))
             found.append(PairRow(row, baseline, against, comparison, _differences(comparison)))
     return tuple(found)
 
 
-def _compare(store: Store, ours: RunSummary, theirs: RunSummary, margin: float, control: float | None) -> Comparison:
+def _compare(store: Store, ours: RunRow, theirs: RunRow, margin: float, control: float | None) -> Comparison:
+    ids = ours.summary.run_id, theirs.summary.run_id
     return compare_rows(
-        ours,
-        theirs,
-        (store.requests(ours.run_id), store.requests(theirs.run_id)),
-        (store.answers(ours.run_id), store.answers(theirs.run_id)),
+        ours.summary,
+        theirs.summary,
+        (store.requests(ids[0]), store.requests(ids[1])),
+        (store.answers(ids[0]), store.answers(ids[1])),
         margin,
         control,
+        (ours.group.summaries, theirs.group.summaries),
     )
+
+
+def _noise(
+    store: Store,
+    run: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    by_id: Mapping[str, RunRow],
+    known: dict[tuple[str, str], float | None],
+) -> float | None:
+    """Speed of the A/A control that was interleaved with `run`, each worked out once."""
+    found = control_of(run, runs)
+    if found is None:
+        return None
+    key = found[0]["run_id"], found[1]["run_id"]
+    if key not in known:
+        known[key] = _compare(store, by_id[key[0]], by_id[key[1]], DEFAULT_MARGIN, None).speed.value
+    return known[key]
 
 
 def _controls(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
@@ -422,12 +462,12 @@ def _controls(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
     by_id = {row.summary.run_id: row for row in rows}
     found = []
     for row in rows:
-        if row.summary.run["role"] != "control":
+        if row.summary.run["role"] != "control" or not row.leads:
             continue
         pair = control_of(row.summary.run, [r for r in runs if r["role"] != "control"] + [row.summary.run])
         if pair:
             twin = by_id[pair[1]["run_id"]]
-            comparison = _compare(store, row.summary, twin.summary, DEFAULT_MARGIN, None)
+            comparison = _compare(store, row, twin, DEFAULT_MARGIN, None)
             found.append(ControlRow(twin.label, comparison.speed))
     return tuple(found)
 
@@ -450,7 +490,7 @@ def _differences(comparison: Comparison) -> tuple[DifferenceRow, ...]:
 
 def _task_words(rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None) -> tuple[str, tuple[str, ...]]:
     """(the headline of a task, the sentences under it)."""
-    timed = [row for row in rows if row.summary.throughput.value]
+    timed = [row for row in rows if row.throughput.value]
     if not timed:
         return "Nothing was timed.", ()
     # Only runs under the same conditions have a fastest among them.
@@ -510,8 +550,8 @@ def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
 def _described(row: RunRow, metric: Metric | None) -> str:
     quality = same_metric(row.summary, metric)
     text = f"{row.label} on {row.model}, {number(_speed(row))} tokens/s"
-    if row.summary.throughput.has_interval:
-        text += f" ({interval(row.summary.throughput, number)})"
+    if row.throughput.has_interval:
+        text += f" ({interval(row.throughput, number)})"
     if quality is None or quality.figure.value is None:
         return text
     if quality.binary:
@@ -520,7 +560,7 @@ def _described(row: RunRow, metric: Metric | None) -> str:
 
 
 def _speed(row: RunRow) -> float:
-    return row.summary.throughput.value or 0.0
+    return row.throughput.value or 0.0
 
 
 def _quality(row: RunRow, metric: Metric | None) -> float | None:
@@ -648,6 +688,10 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
     if rows and all(row.summary.run["repeat"] == 0 for row in rows):
         found.append(
             "How much a speed varies from run to run: every run was made once, so intervals are over its requests only."
+        )
+    elif any(row.leads and len(row.group.summaries) < MINIMUM_CLUSTERS for row in rows):
+        found.append(
+            "How much a speed varies from run to run where fewer than five repeats were made: no interval is known there."
         )
     concurrencies = sorted({row.summary.run["concurrency"] for row in rows})
     if concurrencies == [1]:

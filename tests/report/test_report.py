@@ -213,3 +213,19 @@ def test_a_run_that_answered_nothing_still_gives_a_report(empty_store, build):
 
     build("add_run", empty_store, build("run_row", "r"), [Failure("0", "RequestError", "No.")], status="failed")
     assert "Nothing was timed." in build_report(empty_store, NO_CLAIMS)
+
+
+def test_repeats_are_one_point_and_one_comparison_with_an_interval_over_repeats(empty_store, build):
+    for number in range(5):
+        shared = {"repeat": number, "concurrency": 4}
+        ar = build("run_row", f"ar-{number}", **shared)
+        build("add_run", empty_store, ar, [build("generation")] * 6, [1] * 6, makespan=1.0 + number / 10)
+        dual = build("diffusion_row", f"dual-{number}", **shared)
+        build("add_run", empty_store, dual, [build("diffusion_generation")] * 6, [1] * 6, makespan=0.5 + number / 20)
+    task = gather(empty_store, NO_CLAIMS).tasks[0]
+    assert len(task.runs) == 10
+    assert [row.label for row in task.repeated] == ["ar, concurrency 4", "dualcache, threshold 0.9, concurrency 4"]
+    (pair,) = task.pairs
+    assert pair.comparison.speed.value == pytest.approx(2.0)
+    assert pair.comparison.speed.basis == "5 repeats"
+    assert pair.comparison.speed_verdict == "faster"

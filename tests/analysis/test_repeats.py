@@ -1,0 +1,49 @@
+import pytest
+
+from dllm_audit.analysis.repeats import group_repeats, repeated_speed
+from dllm_audit.analysis.summary import summarise
+
+
+def store_repeats(store, build, name, kind, makespans):
+    """One run per makespan, six answers of four tokens in each; their summaries."""
+    for number, makespan in enumerate(makespans):
+        row = build(kind, f"{name}-{number}", repeat=number)
+        build("add_run", store, row, [build("generation")] * 6, makespan=makespan)
+    return [summarise(store, f"{name}-{number}") for number in range(len(makespans))]
+
+
+def test_throughput_of_repeats_is_a_ratio_of_sums(empty_store, build):
+    summaries = store_repeats(empty_store, build, "r", "run_row", [1.0, 2.0])
+    (group,) = group_repeats(summaries)
+    assert group.throughput.value == pytest.approx(48 / 3.0)  # not the mean of 24 and 12, which is 18
+    assert (group.slowest, group.fastest) == (pytest.approx(12.0), pytest.approx(24.0))
+    assert group.throughput.reason == "interval unknown: 2 of at least 5 repeats"
+
+
+def test_five_repeats_have_an_interval_over_repeats(empty_store, build):
+    (group,) = group_repeats(store_repeats(empty_store, build, "r", "run_row", [1.0, 1.1, 0.9, 1.2, 0.8]))
+    assert group.throughput.basis == "5 repeats"
+    assert group.throughput.low < 24.0 < group.throughput.high
+
+
+def test_configurations_are_kept_apart(empty_store, build):
+    ar = store_repeats(empty_store, build, "a", "run_row", [1.0, 1.0])
+    dual = store_repeats(empty_store, build, "d", "diffusion_row", [1.0])
+    assert [len(group.summaries) for group in group_repeats([*ar, *dual])] == [2, 1]
+
+
+def test_speed_over_repeats_pairs_the_repeats_of_both_sides(empty_store, build):
+    # Each repeat is twice as fast, though the machine's pace doubles from one to the next.
+    ar = store_repeats(empty_store, build, "a", "run_row", [1.0, 2.0, 4.0, 2.0, 1.0])
+    dual = store_repeats(empty_store, build, "d", "diffusion_row", [0.5, 1.0, 2.0, 1.0, 0.5])
+    figure = repeated_speed(dual, ar)
+    assert figure.value == pytest.approx(2.0)
+    assert figure.low == pytest.approx(2.0)
+    assert figure.high == pytest.approx(2.0)
+    assert figure.basis == "5 repeats"
+
+
+def test_a_single_run_has_no_speed_over_repeats(empty_store, build):
+    ar = store_repeats(empty_store, build, "a", "run_row", [1.0])
+    dual = store_repeats(empty_store, build, "d", "diffusion_row", [0.5])
+    assert repeated_speed(dual, ar) is None
