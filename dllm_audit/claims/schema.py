@@ -435,6 +435,13 @@ class Recipe(Strict):
     at_least_tokens_per_forward: Annotated[Number, Field(gt=0)] | None = None
     """The candidate must commit at least this share of the reference's tokens per forward, or nothing is judged."""
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether every model of it ships with the package."""
+        from dllm_audit.models.tiny import EMBEDDED_MODELS
+
+        return {self.model, self.baseline_model or self.model} <= EMBEDDED_MODELS.keys()
+
     @model_validator(mode="after")
     def _a_comparison_has_two_sides(self) -> Self:
         if self.baseline is None and (self.baseline_model or self.baseline_settings is not None):
@@ -445,9 +452,10 @@ class Recipe(Strict):
 
 
 class Mechanism(Recipe):
-    """A recipe on the embedded models that shows the cause behind a claim, never the speed of a GPU.
+    """A recipe with other models than the claim's that shows the cause behind it, never its speed.
 
-    It runs anywhere in minutes. `shows` is what it shows, as one sentence; `quantity` and `expect` are required.
+    With the embedded models it runs anywhere in minutes. `shows` is what it shows, as one sentence; `quantity` and
+    `expect` are required.
     """
 
     shows: Text
@@ -505,7 +513,7 @@ class Claim(Strict):
     recipe: Recipe | None = None
     """Replicates the claim itself, with the checkpoints that it is about."""
     mechanisms: list[Mechanism] = []
-    """Show its causes with the embedded models."""
+    """Show its causes with other models, above all the embedded ones."""
     notes: Text | None = None
 
     @field_serializer("baseline", "quality", mode="wrap")

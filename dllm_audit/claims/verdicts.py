@@ -78,13 +78,14 @@ class Number:
 class Check:
     """The verdict on one recipe of a claim.
 
-    scope: `claim` for the claim's own checkpoint; `mechanism` for the embedded models, which says something of the
-    cause and nothing of the speed on a GPU. shows: what was put to the test. next_commands: what would settle it;
+    scope: `claim` for the claim's own checkpoint; `mechanism` for other models, which says something of the cause and
+    nothing of the claim's speed. embedded: whether those are the models of the package. shows: what was put to the test. next_commands: what would settle it;
     empty when it is reproduced.
     """
 
     claim: str
     scope: Literal["claim", "mechanism"]
+    embedded: bool
     shows: str
     quantity: str
     verdict: Verdict
@@ -120,7 +121,7 @@ def check_claims(
     """The verdict on every recipe of every claim; a claim without one has one "not comparable here".
 
     store: None when there are no results yet. `model` and `baseline_model` take the place of those of the claims' own
-    recipes, never of the embedded ones.
+    own recipes, never of the mechanisms.
     """
     runs = [] if store is None else store.runs()
     checks = []
@@ -137,6 +138,7 @@ def _no_recipe(claim: Claim) -> Check:
     return Check(
         claim.id,
         "claim",
+        False,
         claim.statement,
         claim.metric,
         Verdict.NOT_COMPARABLE,
@@ -165,11 +167,12 @@ def _check(
     blank = Check(
         claim.id,
         "mechanism" if mechanism else "claim",
+        recipe.is_embedded,
         recipe.shows if isinstance(recipe, Mechanism) else claim.statement,
         quantity or claim.metric,
         Verdict.NOT_COMPARABLE,
         "",
-        expectation.wording if expectation else "",
+        _rule(quantity, expectation) if quantity and expectation else "",
         (),
         (),
         (),
@@ -414,6 +417,13 @@ def _percent(name: str, figure: Figure) -> Number:
 
 
 # -- judging --
+
+
+def _rule(quantity: str, expectation: Expectation) -> str:
+    """The rule in words, with what decides it."""
+    if quantity in DIFFERENCES and _is_margin(expectation):
+        return f"{expectation.wording}, by Tango's test of paired documents, one-sided 5 %"
+    return f"{expectation.wording}, with the whole 95 % interval"
 
 
 def _is_margin(expectation: Expectation) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dllm_audit.cli.options import database_option, json_option
-from dllm_audit.errors import ClaimError, UsageError, did_you_mean
+from dllm_audit.errors import AuditError, ClaimError, Interrupted, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from dllm_audit.claims.dossier import Dossier
@@ -273,11 +273,10 @@ def check(
     registry = _registry(folder)
     claims = [_find(registry, claim_id) for claim_id in claim_ids]
     if not claims:
-        claims = [
-            claim for claim in registry.claims if claim.mechanisms or (claim.recipe is not None and not mechanisms)
-        ]
+        claims = [claim for claim in registry.claims if claim.mechanisms or claim.recipe is not None]
     if mechanisms:
-        claims = [claim.model_copy(update={"recipe": None}) for claim in claims]
+        claims = [_embedded_only(claim) for claim in claims]
+        claims = [claim for claim in claims if claim.mechanisms or claim_ids]
     if make_runs:
         _run(claims, database, model, baseline_model, limit, device)
     if database.exists():
@@ -293,6 +292,11 @@ def check(
     if strict and failing:
         click.echo(f"{failing} of {len(checks)} checks failed.", err=True)
         sys.exit(1)
+
+
+def _embedded_only(claim: Claim) -> Claim:
+    """The claim with none but the recipes that run on the embedded models."""
+    return claim.model_copy(update={"recipe": None, "mechanisms": [m for m in claim.mechanisms if m.is_embedded]})
 
 
 def _run(
@@ -332,6 +336,10 @@ def _run(
             except SystemExit as ended:
                 if ended.code:
                     click.echo("Some requests failed; the verdict counts with what was answered.", err=True)
+            except Interrupted:
+                raise
+            except AuditError as problem:
+                click.echo(f"This recipe cannot be run here: {problem}", err=True)
 
 
 def _verdicts(checks: Sequence[Check], brief: bool) -> str:
@@ -345,8 +353,9 @@ def _verdicts(checks: Sequence[Check], brief: bool) -> str:
         if found.rule:
             lines += _field("rule", f"{found.quantity}: {found.rule}")
         lines += _field("because", found.reason)
-        for number in found.numbers:
-            lines += _field("", _amount(number))
+        # The first is in the reason already.
+        lines += _field("numbers", "; ".join(_amount(n) for n in found.numbers[1:])) if found.numbers[1:] else []
+        lines += _field("basis", f"{found.numbers[0].basis}; {found.numbers[0].status}") if found.numbers else []
         for caveat in found.caveats:
             lines += _field("caveat", caveat)
         if found.runs:
@@ -355,27 +364,21 @@ def _verdicts(checks: Sequence[Check], brief: bool) -> str:
         lines.append("")
     counts = Counter(str(found.verdict) for found in checks)
     lines.append("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) + ".")
-    if any(found.scope == "mechanism" for found in shown):
-        lines += _wrapped(
-            "[mechanism]: shown by embedded models on this machine. It says something of the cause, nothing of speed on a GPU.",
-            "",
+    if any(found.embedded for found in shown):
+        lines.append(
+            "[mechanism]: shown by small models on this machine; it says something of the cause, nothing of a GPU's speed."
         )
-    hidden = [found for found in checks if found not in shown]
+    hidden = list(dict.fromkeys(found.claim for found in checks if found not in shown))
     if hidden:
-        lines += _wrapped(
-            f"Not comparable here for want of runs: {', '.join(dict.fromkeys(found.claim for found in hidden))}. "
-            "What to run: dllm-audit claims check ID",
-            "",
-        )
+        few = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if len(hidden) > 3 else "")
+        lines.append(f"No runs for a recipe of {few}. What to run: dllm-audit claims check {hidden[0]}")
     return "\n".join(lines)
 
 
 def _amount(number: Number) -> str:
     value = "unknown" if number.value is None else f"{number.value:.4g}"
     interval = "" if number.low is None or number.high is None else f" ({number.low:.4g} to {number.high:.4g})"
-    return f"{number.name} {value}{interval} {number.unit}, {number.status}" + (
-        f"; {number.basis}" if number.basis else ""
-    )
+    return f"{number.name} {value}{interval} {number.unit}"
 
 
 def _page(dossier: Dossier) -> str:
@@ -442,7 +445,7 @@ def _page(dossier: Dossier) -> str:
         ]
     if claim.recipe is not None or claim.mechanisms:
         what = [] if claim.recipe is None else ["a recipe with the claim's own checkpoint"]
-        what += [f"{len(claim.mechanisms)} on the embedded models"] if claim.mechanisms else []
+        what += [f"{len(claim.mechanisms)} on other models, for its mechanism"] if claim.mechanisms else []
         lines += ["", f"To check: {' and '.join(what)}. dllm-audit claims check {claim.id}"]
     return "\n".join(lines)
 
@@ -452,8 +455,12 @@ def _field(label: str, text: str) -> list[str]:
 
 
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
-    wrapped = click.wrap_text(" ".join(text.split()), 100, indent if first is None else first, indent)
-    return wrapped.splitlines()
+    import textwrap
+
+    # Names of models and runs have hyphens: they are copied, so they stay whole.
+    return textwrap.wrap(
+        text, 100, initial_indent=indent if first is None else first, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def _registry(folder: Path | None, quiet: bool = False) -> Registry:

@@ -1,0 +1,392 @@
+"""Verdicts from stored runs: every verdict once, with its reason, and which runs a recipe takes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from honest_claims import SCORE, SWEEP, claim_of
+from stored_runs import store_run
+
+from dllm_audit.claims.recipes import commands, fits, schedule, sides_of
+from dllm_audit.claims.registry import load_claims
+from dllm_audit.claims.schema import Recipe
+from dllm_audit.claims.verdicts import Verdict, check_claims
+from dllm_audit.cli.claims import command
+from dllm_audit.store.database import Store
+
+STEPS = {"gen_length": 64, "block_length": 32, "tokens_per_step": None, "threshold": None, "temperature": 0.0}
+THRESHOLD = {**STEPS, "threshold": 0.9}
+ONE = {**STEPS, "tokens_per_step": 1}
+
+MECHANISM = {
+    "shows": "A threshold is faster.",
+    "backend": "uncached",
+    "model": "tiny-mdm",
+    "baseline": "uncached",
+    "baseline_settings": {"tokens_per_step": 1},
+    "task": "gsm_mini",
+    "num_fewshot": 0,
+    "settings": {"threshold": 0.9},
+    "quantity": "speed ratio",
+    "expect": {"low": 1.5, "wording": "at least 1.5x"},
+}
+
+
+@pytest.fixture
+def database(tmp_path):
+    return tmp_path / "results.duckdb"
+
+
+def verdict_of(database, claim):
+    """The one check of a claim with one recipe."""
+    if not database.exists():
+        (check,) = check_claims([claim], None, database)
+        return check
+    with Store.open(database) as store:
+        (check,) = check_claims([claim], store, database)
+    return check
+
+
+def mechanism(**changes):
+    return claim_of(SWEEP, mechanisms=[{**MECHANISM, **changes}])
+
+
+def replication(**changes):
+    recipe = {name: value for name, value in MECHANISM.items() if name != "shows"}
+    return claim_of(SWEEP, recipe={**recipe, **changes})
+
+
+def two_runs(database, seconds=0.5, **candidate):
+    store_run(database, "fast", "uncached", settings=THRESHOLD, given=["threshold"], seconds=seconds, **candidate)
+    store_run(database, "slow", "uncached", settings=ONE, given=["tokens_per_step"], seconds=1.0, right=range(30))
+
+
+def test_reproduced_lists_runs_rule_and_numbers(database):
+    two_runs(database, right=range(30))
+    check = verdict_of(database, mechanism())
+    assert check.verdict is Verdict.REPRODUCED
+    assert (check.claim, check.scope, check.embedded) == ("honest-sweep", "mechanism", True)
+    assert check.reason == "The speed ratio 2.00x (2.00 to 2.00) lies where the claim has it."
+    assert check.rule == "at least 1.5x, with the whole 95 % interval"
+    assert check.runs == ("fast", "slow")
+    assert check.numbers[0].basis == "40 paired documents, one run each"
+    assert check.next_commands == ()
+
+
+def test_not_reproduced_when_the_whole_interval_lies_outside_but_on_the_right_side(database):
+    two_runs(database, seconds=0.8, right=range(30))
+    check = verdict_of(database, mechanism())
+    assert check.verdict is Verdict.NOT_REPRODUCED
+    assert check.reason == "The speed ratio 1.25x (1.25 to 1.25) lies wholly outside."
+    assert check.next_commands == (f"dllm-audit compare fast slow --db {database}",)
+    assert check.fails
+
+
+def test_contradicted_when_it_is_slower(database):
+    two_runs(database, seconds=2.0, right=range(30))
+    check = verdict_of(database, mechanism())
+    assert check.verdict is Verdict.CONTRADICTED
+    assert check.reason == "The speed ratio 0.50x (0.50 to 0.50) shows the opposite."
+
+
+def test_undecided_says_how_many_documents_would_settle_it(database):
+    two_runs(database, right=range(27))
+    claim = mechanism(quantity="quality difference", expect={"low": -10, "wording": "a loss of less than 10 points"})
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.UNDECIDED
+    # 3 of 40 lost: -7.5 points, and a one-sided bound well below -10.
+    assert check.reason.startswith("The quality difference (acc) -7.5 points (-")
+    assert "lies across the edge. About " in check.reason
+    assert check.rule == "a loss of less than 10 points, by Tango's test of paired documents, one-sided 5 %"
+    needed = int(check.reason.rpartition("About ")[2].partition(" ")[0])
+    assert needed > 40
+    assert check.next_commands[0].startswith(
+        f"dllm-audit run --backend uncached --model tiny-mdm --task gsm_mini --limit {needed} "
+    )
+
+
+def test_a_loss_within_the_margin_is_reproduced_and_one_beyond_it_contradicted(database):
+    claim = mechanism(quantity="quality difference", expect={"low": -20, "wording": "a loss of less than 20 points"})
+    two_runs(database, right=range(30))
+    assert verdict_of(database, claim).verdict is Verdict.REPRODUCED
+
+
+def test_a_loss_beyond_the_margin_is_contradicted(database):
+    claim = mechanism(quantity="quality difference", expect={"low": -20, "wording": "a loss of less than 20 points"})
+    two_runs(database, right=range(10))
+    assert verdict_of(database, claim).verdict is Verdict.CONTRADICTED
+
+
+def test_a_break_is_reproduced_when_the_loss_is_large(database):
+    claim = mechanism(quantity="quality difference", expect={"high": -10, "wording": "a loss of more than 10 points"})
+    two_runs(database, right=())
+    assert verdict_of(database, claim).verdict is Verdict.REPRODUCED
+
+
+def test_a_reference_that_answers_nothing_is_no_standard(database):
+    claim = mechanism(quantity="quality difference", expect={"low": -10, "wording": "a loss of less than 10 points"})
+    store_run(database, "fast", "uncached", settings=THRESHOLD, given=["threshold"])
+    store_run(database, "slow", "uncached", settings=ONE, given=["tokens_per_step"])
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.NOT_COMPARABLE
+    assert check.reason == "The reference answers 0 % correctly, so there is nothing to lose or keep."
+
+
+def test_tokens_per_forward_are_compared_by_document(database):
+    two_runs(database, forwards=5, right=range(30))
+    claim = mechanism(quantity="tokens per forward ratio", expect={"low": 1.5, "wording": "at least 1.5 times as many"})
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.REPRODUCED
+    assert check.reason.startswith("The tokens per forward ratio 2.00x")
+
+
+def test_agreement_is_the_share_of_equal_tokens_in_place(database):
+    def nine_of_ten(doc):
+        return [doc] * 9 + [99]
+
+    two_runs(database, tokens=nine_of_ten, right=range(30))
+    claim = mechanism(quantity="agreement", expect={"low": 0.8, "wording": "at least 80 %"})
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.REPRODUCED
+    assert check.numbers[0].value == pytest.approx(0.9)
+
+
+def test_a_shorter_answer_disagrees_where_it_ends(database):
+    two_runs(database, tokens=lambda doc: [doc] * 5, right=range(30))
+    claim = mechanism(quantity="agreement", expect={"low": 0.8, "wording": "at least 80 %"})
+    check = verdict_of(database, claim)
+    assert check.numbers[0].value == pytest.approx(0.5)
+    assert check.verdict is Verdict.NOT_REPRODUCED
+
+
+def test_sides_that_do_not_commit_alike_are_not_compared_in_quality(database):
+    two_runs(database, forwards=20, right=range(30))
+    claim = mechanism(
+        quantity="quality difference",
+        expect={"low": -10, "wording": "a loss of less than 10 points"},
+        at_least_tokens_per_forward=1,
+    )
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.NOT_COMPARABLE
+    assert check.reason == (
+        "The sides do not commit alike: 0.50 tokens per forward against 1.00, where at least 1 times as many are asked for."
+    )
+
+
+def test_shorter_answers_and_an_unfinished_run_are_caveats(database):
+    store_run(
+        database, "fast", "uncached", settings=THRESHOLD, given=["threshold"], seconds=0.2, tokens=lambda doc: [doc] * 5,
+        status="interrupted", right=range(30),
+    )  # fmt: skip
+    store_run(database, "slow", "uncached", settings=ONE, given=["tokens_per_step"], right=range(30))
+    check = verdict_of(database, mechanism())
+    assert check.verdict is Verdict.CAVEAT
+    assert check.caveats == (
+        "The run fast is interrupted: it counts with what it has.",
+        "The answers are 50 % shorter than the reference's.",
+    )
+    assert check.next_commands == (f"dllm-audit compare fast slow --db {database}",)
+
+
+def test_a_published_speed_is_not_reproduced_when_its_quality_is_not(database):
+    two_runs(database, right=range(5))
+    check = verdict_of(database, replication(margin_points=5))
+    assert check.verdict is Verdict.NOT_REPRODUCED
+    assert check.reason.endswith("But the quality is worse by more than 5 points.")
+
+
+def test_a_published_speed_has_a_caveat_while_its_quality_is_open_or_the_machine_another(database):
+    two_runs(database, right=range(30))
+    check = verdict_of(database, replication(margin_points=1))
+    assert check.verdict is Verdict.CAVEAT
+    assert check.caveats[0] == (
+        "A ratio travels between machines with a warning only: the claim's is NVIDIA H100, this is A processor."
+    )
+    assert check.caveats[-1].startswith("Whether the quality holds within 1 points is not decided. About ")
+
+
+def test_without_expect_the_claims_own_ratio_is_the_measure(database):
+    two_runs(database, right=range(30))
+    check = verdict_of(database, replication(expect=None, quantity=None))
+    assert check.rule == "at least 1.44x, 80 % of 1.8x, with the whole 95 % interval"
+
+
+def test_absolute_speeds_are_judged_on_the_same_hardware_only(database):
+    claim = replication(
+        baseline=None,
+        baseline_settings=None,
+        quantity="throughput",
+        expect={"low": 5, "wording": "at least 5 tokens/s"},
+    )
+    two_runs(database, right=range(30))
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.NOT_COMPARABLE
+    assert check.reason == (
+        "Absolute speeds are judged on the same hardware only: the claim's is NVIDIA H100, this is A processor."
+    )
+
+
+def test_absolute_speeds_are_judged_on_the_same_hardware(database):
+    claim = replication(
+        baseline=None,
+        baseline_settings=None,
+        quantity="throughput",
+        expect={"low": 5, "wording": "at least 5 tokens/s"},
+    )
+    two_runs(database, right=range(30), environment={"gpu": "NVIDIA H100 80GB HBM3"})
+    check = verdict_of(database, claim)
+    assert check.verdict is Verdict.REPRODUCED
+    assert check.numbers[0].value == pytest.approx(400 / 20.8)  # 40 answers of 10 tokens, the last at 20.8 s
+
+
+def test_quality_alone_is_held_against_the_published_score(database):
+    store_run(database, "good", "uncached", settings=ONE, given=["tokens_per_step"], right=range(28))
+    recipe = {"backend": "uncached", "model": "tiny-mdm", "task": "gsm_mini", "settings": {"tokens_per_step": 1}}
+    check = verdict_of(database, claim_of(SCORE, recipe=recipe))
+    assert check.quantity == "quality"
+    assert check.rule == "within 2 points of 70 %, with the whole 95 % interval"
+    assert check.verdict is Verdict.UNDECIDED
+
+
+def test_without_runs_the_commands_that_make_them_are_named(database):
+    check = verdict_of(database, mechanism())
+    assert check.verdict is Verdict.NOT_COMPARABLE
+    assert check.reason == (
+        f"{database} has no run of uncached with tiny-mdm on gsm_mini (threshold 0.9) "
+        "and none of uncached with tiny-mdm on gsm_mini (tokens_per_step 1)."
+    )
+    assert check.next_commands == (
+        f"dllm-audit run --backend uncached --model tiny-mdm --task gsm_mini --num-fewshot 0 --threshold 0.9 --db {database}",
+        f"dllm-audit run --backend uncached --model tiny-mdm --task gsm_mini --num-fewshot 0 --tokens-per-step 1 --db {database}",
+    )
+
+
+def test_a_claim_without_recipe_is_not_comparable(database):
+    check = verdict_of(database, claim_of(SWEEP))
+    assert check.verdict is Verdict.NOT_COMPARABLE
+    assert check.reason == "The claim has no recipe: nobody has written down what to run for it."
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backend": "dualcache"},
+        {"model": "other"},
+        {"task": "gsm8k"},
+        {"settings": {**THRESHOLD, "threshold": 0.8}},
+        {"settings": {**THRESHOLD, "temperature": 0.7}, "given": ["threshold", "temperature"]},
+        {"num_fewshot": 5},
+        {"role": "control"},
+    ],
+)
+def test_a_run_of_something_else_is_not_taken(database, changes):
+    run = {"settings": THRESHOLD, "given": ["threshold"], "backend": "uncached"} | changes
+    backend = run.pop("backend")
+    store_run(database, "other", backend, **run)
+    side = sides_of(Recipe.model_validate({k: v for k, v in MECHANISM.items() if k != "shows"})).candidate
+    with Store.open(database) as store:
+        assert not fits(store.run("other"), side)
+
+
+def test_schedules_are_compared_by_what_they_come_to():
+    assert schedule({"gen_length": 64, "steps": 16}) == schedule({"tokens_per_step": 4}) == ("tokens per step", 4)
+    assert schedule({"gen_length": 64}) == ("tokens per step", 1)
+    assert schedule({"tokens_per_step": 4, "threshold": 0.9}) == ("threshold", 0.9)
+
+
+def test_sides_with_the_same_settings_are_one_interleaved_command(tmp_path):
+    recipe = Recipe.model_validate(
+        {
+            "backend": "dualcache",
+            "model": "M",
+            "baseline": "ar",
+            "baseline_model": "N",
+            "task": "gsm8k",
+            "settings": {"threshold": 0.9},
+        }
+    )
+    (made,) = commands(recipe, sides_of(recipe))
+    assert made.line(tmp_path / "r") == (
+        f"dllm-audit run --backend dualcache --model M --baseline ar --baseline-model N --task gsm8k --threshold 0.9 --db {tmp_path / 'r'}"
+    )
+
+
+def test_another_model_is_a_caveat_of_the_claims_recipe(database):
+    two_runs(database, right=range(30))
+    recipe = {name: value for name, value in MECHANISM.items() if name != "shows"}
+    claim = claim_of(SWEEP, recipe={**recipe, "model": "GSAI-ML/LLaDA-8B-Instruct"})
+    with Store.open(database) as store:
+        (check,) = check_claims([claim], store, database, model="tiny-mdm")
+    assert "Another model decoded: tiny-mdm instead of GSAI-ML/LLaDA-8B-Instruct." in check.caveats
+
+
+def test_recipes_that_ask_for_nothing_or_for_the_impossible_are_refused():
+    for changes, message in [
+        ({"expect": {"wording": "anything"}}, "every result would meet it"),
+        ({"expect": {"low": 2, "high": 1, "wording": "x"}}, "which nothing can meet"),
+        ({"baseline": None, "baseline_settings": None}, "needs a baseline to compare with"),
+        ({"expect": None}, "needs both quantity and expect"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            mechanism(**changes)
+
+
+# -- the command --
+
+
+def write(folder, claim_text):
+    folder.mkdir(exist_ok=True)
+    (folder / "claim.yaml").write_text(claim_text)
+    return folder
+
+
+def with_mechanism(low):
+    return SWEEP + (
+        "mechanisms:\n"
+        "  - {shows: A threshold is faster., backend: uncached, model: tiny-mdm, baseline: uncached, task: gsm_mini,\n"
+        "     baseline_settings: {tokens_per_step: 1}, settings: {threshold: 0.9}, quantity: speed ratio,\n"
+        f"     expect: {{low: {low}, wording: at least {low}x}}}}\n"
+    )
+
+
+@pytest.mark.parametrize(("low", "strict", "status"), [(1.5, True, 0), (3, True, 1), (3, False, 0)])
+def test_strict_fails_when_a_claim_does(tmp_path, database, low, strict, status):
+    two_runs(database, right=range(30))
+    folder = write(tmp_path / "claims", with_mechanism(low))
+    arguments = ["check", "--claims", str(folder), "--db", str(database), *(["--strict"] if strict else [])]
+    assert CliRunner().invoke(command, arguments, catch_exceptions=False).exit_code == status
+
+
+def test_check_prints_a_paragraph_and_the_counts(tmp_path, database):
+    two_runs(database, right=range(30))
+    folder = write(tmp_path / "claims", with_mechanism(1.5))
+    text = CliRunner().invoke(command, ["check", "--claims", str(folder), "--db", str(database)]).stdout
+    assert text.startswith("REPRODUCED [mechanism]  honest-sweep\n  shows       A threshold is faster.\n")
+    assert "\n1 reproduced.\n[mechanism]: shown by small models on this machine" in text
+
+
+def test_check_as_json_and_without_a_results_file(tmp_path, database):
+    folder = write(tmp_path / "claims", with_mechanism(1.5))
+    result = CliRunner().invoke(command, ["check", "--claims", str(folder), "--db", str(database), "--json"])
+    (check,) = json.loads(result.stdout)["checks"]
+    assert check["verdict"] == "not comparable here"
+    assert not database.exists()
+
+
+def test_every_published_mechanism_says_what_it_shows_in_one_sentence():
+    shown = [m.shows for claim in load_claims().claims for m in claim.mechanisms]
+    assert len(shown) >= 4
+    assert all(text.endswith(".") and "\n" not in text for text in shown)
+
+
+def test_every_embedded_recipe_names_backends_and_settings_that_exist():
+    from dllm_audit.plugins import load_plugins
+
+    backends = load_plugins().backends
+    recipes = [m for claim in load_claims().claims for m in claim.mechanisms if m.is_embedded]
+    for recipe in recipes:
+        assert recipe.backend in backends
+        assert set(recipe.settings) <= set(backends[recipe.backend].settings)
+        if recipe.baseline:
+            assert recipe.baseline in backends
+            assert set(recipe.baseline_settings or {}) <= set(backends[recipe.baseline].settings)
