@@ -41,6 +41,12 @@ class StoreError(UsageError):
     """A results file that cannot be opened, read or written."""
 
 
+class StoreWriteError(StoreError):
+    """A result that could not be kept, for example because the disk is full. Not wrong use: the run failed."""
+
+    exit_status = 3
+
+
 class ClaimError(UsageError):
     """A claim file that is not valid; the message names file and line."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 
-from dllm_audit.errors import StoreError, did_you_mean
+from dllm_audit.errors import StoreError, StoreWriteError, did_you_mean
 from dllm_audit.records import TIME_ITEMS, EngineLog, Failure, ForwardShape, Generation
 
 #: Kinds of forward that have a column of their own.
@@ -114,7 +114,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing. Raises StoreError when it could not be kept (a full disk, a file that was taken away)."""
+        """All or nothing. Raises StoreWriteError when it could not be kept (a full disk, a file that was taken away)."""
         try:
             self._connection.execute("BEGIN")
             yield
@@ -123,7 +123,7 @@ class Store:
             # The failed statement may have ended the transaction already; what counts is the first error.
             with suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
-            raise StoreError(
+            raise StoreWriteError(
                 f"{self.path} could not be written: {_first_line(error)} What was stored before is kept; "
                 "make room or give another --db, then go on with --resume."
             ) from error
@@ -339,9 +339,13 @@ def _parsed(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, **{name: json.loads(row[name]) for name in ("settings", "setting_sources", "manifest")}}
 
 
+#: A file of another kind (SQLite, say) makes DuckDB fetch an extension from the network to read it: never.
+_CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+
+
 def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
     try:
-        return duckdb.connect(str(path), read_only=not write)
+        return duckdb.connect(str(path), read_only=not write, config=_CONFIG)
     except duckdb.Error as error:
         message = str(error)
         holder = re.search(r"held in (.*?)\s*\(PID (\d+)\)", message)
@@ -351,7 +355,7 @@ def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
                 f"{path} is being written by {who}. Wait until it has ended, or give another --db; "
                 "a report or table can be made afterwards."
             ) from error
-        if "not a valid DuckDB" in message or "Corrupt" in message or "checksum" in message.lower():
+        if re.search("not a valid DuckDB|corrupt|checksum|extension", message, re.IGNORECASE):
             raise StoreError(f"{path} is no readable DuckDB file: {_first_line(error)} Give another --db.") from error
         raise StoreError(f"{path} could not be opened: {_first_line(error)}") from error
 
