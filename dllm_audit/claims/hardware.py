@@ -52,6 +52,7 @@ DEVICES: tuple[Device, ...] = (
         "GB10 of DGX Spark", r"dgx spark|gb10", 0.273e12, 125e12, 250e12, "NVIDIA DGX Spark datasheet, from FP4 sparse"
     ),
     Device("RTX 5090", r"5090", 1.792e12, 209.5e12, 419e12, "NVIDIA Blackwell whitepaper, FP32 accumulation, dense"),
+    Device("Blackwell, taken as B200", r"blackwell", 8.0e12, 2.25e15, 4.5e15, "NVIDIA HGX B200 datasheet, dense"),
     Device("RTX 4090", r"4090", 1.008e12, 165.2e12, 330.3e12, "NVIDIA Ada whitepaper, FP32 accumulation, dense"),
 )
 

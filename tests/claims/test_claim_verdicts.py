@@ -12,6 +12,7 @@ from dllm_audit.claims.registry import load_claims
 from dllm_audit.claims.schema import Recipe
 from dllm_audit.claims.verdicts import Verdict, check_claims
 from dllm_audit.cli.claims import command
+from dllm_audit.errors import ModelError, UsageError
 from dllm_audit.store.database import Store
 
 STEPS = {"gen_length": 64, "block_length": 32, "tokens_per_step": None, "threshold": None, "temperature": 0.0}
@@ -371,6 +372,58 @@ def test_check_as_json_and_without_a_results_file(tmp_path, database):
     (check,) = json.loads(result.stdout)["checks"]
     assert check["verdict"] == "not comparable here"
     assert not database.exists()
+
+
+def test_run_makes_the_missing_runs_and_then_judges(tmp_path, database, monkeypatch):
+    made = []
+
+    def run(arguments, **_):
+        made.append(arguments[:-2])
+        fast = "--threshold" in arguments
+        settings = THRESHOLD if fast else ONE
+        name = "threshold" if fast else "tokens_per_step"
+        store_run(
+            database,
+            f"run {len(made)}",
+            "uncached",
+            settings=settings,
+            given=[name],
+            seconds=0.5 if fast else 1.0,
+            right=range(30),
+        )
+
+    monkeypatch.setattr("dllm_audit.cli.run.command.main", run)
+    folder = write(tmp_path / "claims", with_mechanism(1.5))
+    arguments = ["check", "--claims", str(folder), "--db", str(database), "--run", "--limit", "40", "--device", "cpu"]
+    for _ in range(2):
+        result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+        assert result.stdout.startswith("REPRODUCED [mechanism]  honest-sweep\n")
+    common = ["--backend", "uncached", "--model", "tiny-mdm", "--task", "gsm_mini", "--limit", "40"]
+    # The second time nothing is missing.
+    assert made == [
+        [*common, "--threshold", "0.9", "--db", str(database)],
+        [*common, "--tokens-per-step", "1", "--db", str(database)],
+    ]
+
+
+def test_a_recipe_that_cannot_be_run_here_leaves_the_others_alone(tmp_path, database, monkeypatch):
+    def run(arguments, **_):
+        raise ModelError("There is no such model here.")
+
+    monkeypatch.setattr("dllm_audit.cli.run.command.main", run)
+    folder = write(tmp_path / "claims", with_mechanism(1.5))
+    result = CliRunner().invoke(
+        command,
+        ["check", "honest-sweep", "--claims", str(folder), "--db", str(database), "--run"],
+        catch_exceptions=False,
+    )
+    assert "This recipe cannot be run here: There is no such model here." in result.stderr
+    assert result.stdout.startswith("NOT COMPARABLE HERE [mechanism]  honest-sweep\n")
+
+
+def test_limit_and_device_are_for_run_only(database):
+    with pytest.raises(UsageError, match="Give --run too"):
+        CliRunner().invoke(command, ["check", "--limit", "3", "--db", str(database)], catch_exceptions=False)
 
 
 def test_every_published_mechanism_says_what_it_shows_in_one_sentence():
