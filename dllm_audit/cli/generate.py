@@ -97,8 +97,9 @@ def _unescape(text: str) -> str:
 def _read(path: Path) -> Iterator[tuple[Any, Request | Failure]]:
     """(id as given, request or the reason why the line is none) for every line of the file."""
     try:
-        with click.open_file(str(path), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        # Some editors put a byte-order mark first. Only "\n" ends a line: a JSON text may hold other separators.
+        with click.open_file(str(path), encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}. Give a UTF-8 file with one JSON object per line.") from error
     if not any(line.strip() for line in lines):
@@ -115,6 +116,13 @@ def _read(path: Path) -> Iterator[tuple[Any, Request | Failure]]:
                 raise RequestError("it is no JSON object")
             id = fields.get("id", id)
             yield id, _request(fields)
+        except RecursionError:
+            yield (
+                id,
+                Failure(
+                    str(id), "RequestError", f"Line {number} of {path.name} is no request: it is nested too deeply."
+                ),
+            )
         except (ValueError, RequestError) as error:
             yield (
                 id,
@@ -126,18 +134,22 @@ def _request(fields: dict[str, Any]) -> Request:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise RequestError(f"unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
+    fields = {name: value for name, value in fields.items() if value is not None}
     if ("prompt" in fields) == ("prompt_ids" in fields):
         raise RequestError("it needs exactly one of prompt and prompt_ids")
     if "suffix" in fields and "suffix_ids" in fields:
         raise RequestError("it has both suffix and suffix_ids")
-    until = fields.get("until") or []
+    until = fields.get("until", [])
+    until = [until] if isinstance(until, str) else until
+    if not isinstance(until, list) or not all(isinstance(stop, str) for stop in until):
+        raise RequestError("until is no text and no list of texts")
     return Request(
         id="",
         prompt=_text(fields, "prompt"),
         prompt_ids=_ids(fields, "prompt_ids"),
         suffix=_text(fields, "suffix"),
         suffix_ids=_ids(fields, "suffix_ids"),
-        until=tuple([until] if isinstance(until, str) else until),
+        until=tuple(stop for stop in until if stop),
         settings=_mapping(fields.get("settings", {})),
         key=json.dumps([fields.get(k) for k in ("prompt", "prompt_ids", "suffix", "suffix_ids")]),
     )
