@@ -123,7 +123,10 @@ class Comparison:
 def compare(
     store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN, control: float | None = None
 ) -> Comparison:
-    """Compare two stored runs by their ids, with what their repeats say about speed. `margin` is the loss in quality that was allowed beforehand, 0.02 for two points."""
+    """Compare two stored runs by their ids, with what their repeats say about speed.
+
+    margin: the loss in quality that was allowed beforehand, 0.02 for two points.
+    """
     ours, theirs = summarise(store, candidate), summarise(store, baseline)
     return compare_rows(
         ours,

@@ -438,9 +438,10 @@ def _notes(
             "The books do not close within 5 %: separately measured forwards and host items do not add up to the wall "
             "time, so the machine changed meanwhile or something is not measured. Do not rely on these times."
         )
-    extra = run["manifest"].get("notes")
-    if isinstance(extra, list):
-        notes += [str(note) for note in extra]
+    for name, form in (("waivers", "Not proven by this backend: {}"), ("notes", "{}")):
+        found = run["manifest"].get(name)
+        if isinstance(found, list):
+            notes += [form.format(note) for note in found]
     return tuple(notes)
 
 

@@ -123,12 +123,12 @@ def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool)
             "layer": [
                 {
                     "transform": [{"filter": "isValid(datum.x1) && isValid(datum.x2)"}],
-                    "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75},
+                    "mark": {"type": "rule", "strokeWidth": 1.5},
                     "encoding": {"x": {**x, "field": "x1"}, "x2": {"field": "x2"}, "y": y, "color": hue},
                 },
                 {
                     "transform": [{"filter": "isValid(datum.y1) && isValid(datum.y2)"}],
-                    "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75},
+                    "mark": {"type": "rule", "strokeWidth": 1.5},
                     "encoding": {"x": x, "y": {**y, "field": "y1"}, "y2": {"field": "y2"}, "color": hue},
                 },
                 {

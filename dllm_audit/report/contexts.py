@@ -355,7 +355,9 @@ def _notes(rows: Sequence[RunRow]) -> tuple[NoteRow, ...]:
     found: dict[str, list[int]] = {}
     for row in rows:
         failures = [f"{kind.count} × {kind.type}: {kind.message}" for kind in row.summary.failures]
-        for text in (*row.summary.notes, *failures):
+        speed = row.throughput
+        unknown = [f"Speed: {speed.reason}."] if speed.value is not None and not speed.has_interval else []
+        for text in (*row.summary.notes, *failures, *unknown):
             found.setdefault(text, []).append(row.number)
     return tuple(NoteRow(tuple(numbers), text) for text, numbers in found.items())
 

@@ -102,3 +102,12 @@ def test_text_and_background_stay_readable(page):
           return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) }"""
     )
     assert ratio >= 7
+
+
+def test_nothing_is_cut_off_on_paper(browser, file):
+    # 718 px are the width between the margins of A4.
+    page = browser.new_page(viewport={"width": 718, "height": 900})
+    page.emulate_media(media="print")
+    page.goto(file.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == 718
+    page.close()
