@@ -173,7 +173,7 @@ def compare_rows(
         speed = over_repeats
     length = _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
-    qualities = _qualities(candidate, baseline, answers, margin) if same_task else ()
+    qualities = _qualities(candidate, baseline, requests, answers, margin) if same_task else ()
     primary = candidate.primary_metric
     quality = next((q for q in qualities if primary and (q.metric, q.filter) == (primary.name, primary.filter)), None)
     speed_verdict = _speed_verdict(speed, control)
@@ -292,42 +292,55 @@ def _speed_verdict(speed: Figure, control: float | None) -> SpeedVerdict:
 def _qualities(
     candidate: RunSummary,
     baseline: RunSummary,
+    requests: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     margin: float,
 ) -> tuple[QualityComparison, ...]:
+    """Every metric that both runs have. A document whose request failed on either side is in none of them."""
+    failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
     theirs = {(m.name, m.filter): m for m in baseline.metrics}
-    return tuple(
-        _quality(metric, theirs[metric.name, metric.filter], answers, margin)
-        for metric in candidate.metrics
-        if (metric.name, metric.filter) in theirs
+    found = []
+    for metric in candidate.metrics:
+        other = theirs.get((metric.name, metric.filter))
+        if other is not None:
+            ours_by_doc, theirs_by_doc = (_values(side, metric, failed) for side in answers)
+            pairs = [(value, theirs_by_doc[doc]) for doc, value in ours_by_doc.items() if doc in theirs_by_doc]
+            found.append(_quality(metric, other, pairs, margin))
+    return tuple(found)
+
+
+def _values(answers: Sequence[Mapping[str, Any]], metric: Metric, failed: set[Any]) -> dict[Any, float]:
+    """The score of each document under one metric and filter."""
+    return {
+        row["doc_id"]: float(row["value"])
+        for row in answers
+        if (row["metric"], row["filter"]) == (metric.name, metric.filter)
+        and row["value"] is not None
+        and row["doc_id"] not in failed
+    }
+
+
+def _quality(ours: Metric, theirs: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:
+    if pairs and not ours.lower_is_better:
+        is_binary = all(value in (0.0, 1.0) for pair in pairs for value in pair)
+        return (_right_or_wrong if is_binary else _graded)(ours, pairs, margin)
+    reason = "less is better for this metric, and a margin in points means nothing" if pairs else ""
+    reason = reason or "no document was scored on both sides"
+    return QualityComparison(
+        metric=ours.name,
+        filter=ours.filter,
+        documents=len(pairs),
+        candidate=ours.figure.value,
+        baseline=theirs.figure.value,
+        counts=None,
+        difference=Figure(None, "points", "derived", reason=reason),
+        p_value=None,
+        margin=margin,
+        decidable=None,
+        needed=None,
+        verdict="unknown",
+        sentence=f"Not compared: {reason}.",
     )
-
-
-def _quality(
-    ours: Metric,
-    theirs: Metric,
-    answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
-    margin: float,
-) -> QualityComparison:
-    values = [
-        {
-            row["doc_id"]: float(row["value"])
-            for row in side
-            if (row["metric"], row["filter"]) == (ours.name, ours.filter) and row["value"] is not None
-        }
-        for side in answers
-    ]
-    pairs = [(values[0][doc], values[1][doc]) for doc in values[0] if doc in values[1]]
-    if not pairs:
-        reason = "no document was scored on both sides"
-        return QualityComparison(
-            ours.name, ours.filter, 0, ours.figure.value, theirs.figure.value, None,
-            Figure(None, "points", "derived", reason=reason), None, margin, None, None, "unknown",
-            f"Quality cannot be compared: {reason}.",
-        )  # fmt: skip
-    if set(sum(pairs, ())) <= {0.0, 1.0}:
-        return _right_or_wrong(ours, pairs, margin)
-    return _graded(ours, pairs, margin)
 
 
 def _right_or_wrong(metric: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:

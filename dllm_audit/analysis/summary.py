@@ -34,6 +34,8 @@ BOOKS_TOLERANCE = 0.05
 #: What lm-eval's filters put where they found nothing.
 _NOT_EXTRACTED = ("", "[invalid]")
 
+_LOWER_IS_BETTER = ("perplexity", "ppl", "bits_per_byte", "brier", "loss", "error_rate")
+
 #: Filters by preference when one metric has to decide; the rest is shown beside it.
 _PREFERRED_FILTERS = ("strict-match", "none", "flexible-extract")
 
@@ -73,6 +75,11 @@ class Metric:
     @property
     def label(self) -> str:
         return self.name if self.filter == "none" else f"{self.name}, {self.filter}"
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a smaller value is the better one, by the metric's name in lm-eval."""
+        return any(word in self.name.lower() for word in _LOWER_IS_BETTER)
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,9 @@ class RunSummary:
         """The metric that decides where one has to: chosen by its filter's name, not by its value."""
         known = [m for m in self.metrics if m.figure.value is not None]
         order = {name: n for n, name in enumerate(_PREFERRED_FILTERS)}
-        return min(known, key=lambda m: (not m.binary, order.get(m.filter, len(order))), default=None)
+        return min(
+            known, key=lambda m: (m.lower_is_better, not m.binary, order.get(m.filter, len(order))), default=None
+        )
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:

@@ -1,6 +1,7 @@
 import pytest
 
 from dllm_audit.analysis.pairing import compare
+from dllm_audit.records import Failure
 
 
 @pytest.fixture
@@ -127,3 +128,24 @@ def test_a_graded_score_is_compared_by_its_paired_differences(pair):
     assert found.quality.counts is None
     assert found.quality.difference.value == pytest.approx(0.01)
     assert found.quality.verdict == "not worse"
+
+
+def test_a_document_that_failed_on_one_side_is_in_no_quality(empty_store, build):
+    failed = Failure("5", "RequestError", "The prompt is too long.")
+    build("add_run", empty_store, build("run_row", "base"), [build("generation")] * 6, [1] * 6, makespan=3.0)
+    answers = [*([build("diffusion_generation")] * 5), failed]
+    build("add_run", empty_store, build("diffusion_row", "cand"), answers, [1] * 5 + [0], makespan=1.5)
+    found = compare(empty_store, "cand", "base")
+    assert (found.documents, found.unpaired) == (5, 1)
+    assert (found.quality.documents, found.quality.difference.value) == (5, 0.0)
+
+
+def test_a_metric_of_which_less_is_better_is_not_judged_by_points(empty_store, build):
+    for row in (build("run_row", "base"), build("diffusion_row", "cand")):
+        build(
+            "add_run", empty_store, row, [build("generation")] * 6, [9.5] * 6, makespan=3.0, metric="perplexity",
+            filters=("none",),
+        )  # fmt: skip
+    quality = compare(empty_store, "cand", "base").quality
+    assert quality.verdict == "unknown"
+    assert quality.sentence == ("Not compared: less is better for this metric, and a margin in points means nothing.")
