@@ -173,6 +173,11 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) ->
         if cell.source.folder not in models:
             began = time.perf_counter()
             loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype)
+            if loaded.tokenizer is None:
+                raise UsageError(
+                    f"{cell.source.ref} has no tokenizer, and tasks are text. Put its tokenizer.json into the folder, "
+                    "or give token ids to: dllm-audit generate --requests FILE.jsonl"
+                )
             models[cell.source.folder] = (loaded, time.perf_counter() - began)
         ticker.next()
         model, seconds = models[cell.source.folder]

@@ -345,7 +345,14 @@ _CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions":
 
 def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
     try:
-        return duckdb.connect(str(path), read_only=not write, config=_CONFIG)
+        # Absolute: ":memory:" and "md:name" are names of files here, not places where results would be lost.
+        connection = duckdb.connect(str(path.absolute()), read_only=not write, config=_CONFIG)
+        # A data file (x.csv, x.json) is opened as a view in a database in memory, which would forget every result.
+        (where,) = connection.execute("SELECT path FROM duckdb_databases() WHERE NOT internal").fetchone() or (None,)
+        if where is None:
+            connection.close()
+            raise StoreError(f"{path} is no readable DuckDB file: it holds data of another kind. Give another --db.")
+        return connection
     except duckdb.Error as error:
         message = str(error)
         holder = re.search(r"held in (.*?)\s*\(PID (\d+)\)", message)
@@ -355,7 +362,7 @@ def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
                 f"{path} is being written by {who}. Wait until it has ended, or give another --db; "
                 "a report or table can be made afterwards."
             ) from error
-        if re.search("not a valid DuckDB|corrupt|checksum|extension", message, re.IGNORECASE):
+        if re.search("not a valid DuckDB|corrupt|checksum|extension|in-memory database", message, re.IGNORECASE):
             raise StoreError(f"{path} is no readable DuckDB file: {_first_line(error)} Give another --db.") from error
         raise StoreError(f"{path} could not be opened: {_first_line(error)}") from error
 

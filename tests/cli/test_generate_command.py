@@ -154,10 +154,10 @@ BAD_LINES = {
     '{"prompt_ids": [1], "settings": {"gen_length": %s}}' % ("9" * 400): "is not a whole number",
     '{"prompt_ids": [1], "settings": {"threshold": NaN}}': "is not a number",
     '{"prompt_ids": [1], "settings": {"gen_length": 100000000000}}': "but the model was made for 4096",
-    '{"prompt_ids": [%s]}' % ",".join(["5"] * 5000): "The prompt of 5000 tokens plus gen_length=8 is 5008 positions",
+    '{{"prompt_ids": [{}]}}'.format(",".join(["5"] * 5000)): "The prompt of 5000 tokens plus gen_length=8 is 5008 positions",
     '{"prompt_ids": [128]}': "Token id 128 is outside this model's vocabulary of 128.",
     '{"prompt": "hello"}': NO_TOKENIZER,
-    '{"prompt_ids": %s1%s}' % ("[" * 100_000, "]" * 100_000): "is no request: it is nested too deeply",
+    '{{"prompt_ids": {}1{}}}'.format("[" * 100_000, "]" * 100_000): "is no request: it is nested too deeply",
 }  # fmt: skip
 
 

@@ -290,6 +290,28 @@ def test_a_file_that_is_no_database_is_left_as_it_was(path, content, write):
 
 
 @pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", "a,b\n1,2\n"), ("a.json", '{"a": 1}'), ("a.jsonl", '{"a": 1}\n')]
+)
+def test_a_data_file_is_no_results_file(tmp_path, name, content, write):
+    """DuckDB opens one as a view in memory: a run once stored everything there, said so, and forgot it."""
+    path = tmp_path / name
+    path.write_text(content)
+    assert refused(path, write).startswith(f"{path} is no readable DuckDB file: ")
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("name", [":memory:", "md:results", "a?b=c"])
+def test_any_name_is_a_file_that_keeps_what_is_stored(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with Store.open(name, write=True) as store:
+        store.begin_run(run_values())
+    assert (tmp_path / name).is_file()
+    with Store.open(name) as store:
+        assert store.run("run-a")["task"] == "gsm_mini"
+
+
+@pytest.mark.parametrize("write", [False, True])
 def test_a_database_of_something_else_is_left_as_it_was(path, write):
     with duckdb.connect(str(path)) as other:
         other.execute("CREATE TABLE mine (a INTEGER)")
