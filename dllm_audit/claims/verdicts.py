@@ -44,6 +44,10 @@ RATIO_SHARE = 0.8
 
 DEFAULT_MARGIN_POINTS = 2.0
 
+POWER_FACTOR = 2.3
+"""Documents beyond those at which an interval just clears an edge, so that it does so in four of five repetitions:
+((z(0.95) + z(0.80)) / z(0.95)) squared."""
+
 MOST_DOCUMENTS = 1_000_000
 """Beyond so many documents a difference is as good as none."""
 
@@ -109,6 +113,11 @@ class _Judged:
     verdict: Verdict
     reason: str
     needed: int | None = None
+    again: bool = False
+
+
+#: In the basis of a number whose interval was widened.
+_NOISE = "widened by"
 
 
 def check_claims(
@@ -319,7 +328,7 @@ def _beyond_noise(number: Number, control: float | None) -> Number:
     if not control or number.low is None or number.high is None:
         return number
     noise = max(control, 1 / control)
-    basis = f"{number.basis}, widened by {noise:.3f}x of the A/A control"
+    basis = f"{number.basis}, {_NOISE} {noise:.3f}x of the A/A control"
     return replace(number, low=number.low / noise, high=number.high * noise, basis=basis)
 
 
@@ -402,7 +411,7 @@ def _quality_numbers(comparison: Comparison | None, quantity: str) -> tuple[Numb
     for name, value in (("candidate", quality.candidate), ("reference", quality.baseline)):
         percent = None if value is None else value * 100
         basis = f"{quality.documents} paired documents"
-        out.append(Number(f"{quality.label}, {name}", percent, None, None, "%", "measured", basis))
+        out.append(Number(f"{quality.label} of the {name}", percent, None, None, "%", "measured", basis))
     return tuple(out)
 
 
@@ -445,6 +454,12 @@ def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
             return _Judged(Verdict.CONTRADICTED, f"{said} shows the opposite.")
         return _Judged(Verdict.NOT_REPRODUCED, f"{said} lies wholly outside.")
     needed = _needed(number, quantity, least, most)
+    if _NOISE in number.basis:
+        return _Judged(
+            Verdict.UNDECIDED,
+            f"{said} lies across the edge, {number.basis.rpartition(', ')[2]}. Run it again when the machine is quiet.",
+            again=True,
+        )
     reach = "" if needed is None else f" About {needed:,} documents would settle it if the estimate stays."
     return _Judged(Verdict.UNDECIDED, f"{said} lies across the edge.{reach}", needed)
 
@@ -466,12 +481,15 @@ def _opposite(number: Number, quantity: str, expectation: Expectation) -> bool:
 
 
 def _needed(number: Number, quantity: str, least: float, most: float) -> int | None:
-    """Documents at which the interval would clear the nearest edge, if the estimate stays; None when it lies on it."""
+    """Documents at which the interval would clear the nearest edge with power 80 %, if the estimate stays.
+
+    None when it lies on the edge, or when the machine's noise keeps the interval wide however many documents there are.
+    """
     assert number.value is not None
     assert number.low is not None
     assert number.high is not None
     documents = _documents(number)
-    if documents is None:
+    if documents is None or _NOISE in number.basis:
         return None
     scale = log if quantity in RATIOS and number.low > 0 else float
     center, half = scale(number.value), (scale(number.high) - scale(number.low)) / 2
@@ -481,7 +499,7 @@ def _needed(number: Number, quantity: str, least: float, most: float) -> int | N
     distance = min(abs(center - edge) for edge in edges)
     if distance == 0:
         return None
-    needed = max(documents + 1, ceil(documents * (half / distance) ** 2))
+    needed = max(documents + 1, ceil(documents * POWER_FACTOR * (half / distance) ** 2))
     return needed if needed <= MOST_DOCUMENTS else None
 
 
@@ -586,6 +604,8 @@ def _next(
         return ()
     if judged.needed is not None:
         return tuple(command.line(database) for command in commands(recipe, sides, judged.needed))
+    if judged.again:
+        return tuple(command.line(database) for command in commands(recipe, sides))
     if len(used) == 2:
         return (f"dllm-audit compare {used[0]} {used[1]} --db {database}",)
     return (f"dllm-audit show {used[0]} --db {database}",)

@@ -109,6 +109,15 @@ def test_validate_sees_a_repeated_id_and_a_dangling_contradiction(folder):
     assert "contradicts: there is no claim 'nobody'." in result.stdout
 
 
+def test_validate_sees_an_id_that_the_registry_has_already(folder, tmp_path):
+    elsewhere = tmp_path / "mine.yaml"
+    elsewhere.write_text(SWEEP)
+    result = call("validate", elsewhere, "--claims", folder, status=1)
+    assert result.stdout == (
+        f"{elsewhere}:2: id: 'honest-sweep' is already the id of a claim of the registry; ids are unique.\n"
+    )
+
+
 def test_validate_of_a_missing_file(folder):
     with pytest.raises(ClaimError, match=r"There is no file nowhere\.yaml"):
         call("validate", "nowhere.yaml")
