@@ -82,7 +82,10 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
         status = INTERRUPTED
-    except BrokenPipeError:
+    except SystemExit as leaving:
+        # click silences stdout after a broken pipe and leaves with 1, which here would mean that a check failed.
+        if leaving.code != 1 or not type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+            raise
         # The reader (a pager, head) went away; what it did not want to read is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
