@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 #: Text of single tokens of a model, or None where no tokenizer is at hand. Called with the run's row.
 TokenTexts = Callable[[Mapping[str, Any], Sequence[int]], "list[str] | None"]
 
+AGAINST_AR = "the autoregressive model"
+AGAINST_ONE_TOKEN = "one token per step, same model"
+
 #: Steps of a trace that are shown; a longer one says how many were left out.
 SHOWN_STEPS = 160
 
@@ -137,10 +140,11 @@ class TraceSection:
 
 @dataclass(frozen=True)
 class TaskSection:
-    """Everything about one task: runs, charts, comparisons, example."""
+    """Everything about one task: runs, charts, comparisons, example. `shown`: of repeats only the first."""
 
     name: str
     runs: tuple[RunRow, ...]
+    shown: tuple[RunRow, ...]
     metric: str
     speed_chart: Chart | None
     time_chart: Chart | None
@@ -262,6 +266,7 @@ class Report:
     margin_points: float
     left_out: int
     habits: tuple[Habit, ...]
+    references: tuple[str, str] = (AGAINST_AR, AGAINST_ONE_TOKEN)
 
     @property
     def rows(self) -> tuple[RunRow, ...]:
@@ -304,7 +309,10 @@ def report_context(
 
 
 def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The newest run of each content, role and repeat: an older one of the same was superseded."""
+    """The newest run of each content, role and repeat: an older one of the same was superseded.
+
+    It stays where other runs of its command stay: they were interleaved with it, and nothing compares better with them.
+    """
     newest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for run in runs:  # oldest first
         key = (run["content_key"], run["role"], run["repeat"])
@@ -312,7 +320,10 @@ def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if key not in newest or run["status"] == "complete" or newest[key]["status"] != "complete":
             newest[key] = run
     kept = {run["run_id"] for run in newest.values()}
-    return [run for run in runs if run["run_id"] in kept]
+    commands = {run["invocation"] for run in newest.values()}
+    return [
+        run for run in runs if run["run_id"] in kept or (run["invocation"] in commands and run["role"] != "candidate")
+    ]
 
 
 def _numbered(store: Store, runs: Sequence[Mapping[str, Any]]) -> list[RunRow]:
@@ -333,6 +344,7 @@ def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenT
     return TaskSection(
         name=name,
         runs=rows,
+        shown=tuple(row for row in rows if row.leads),
         metric=metric.label if metric else "",
         speed_chart=_speed_chart(shown, metric),
         time_chart=_time_chart(shown),
@@ -342,7 +354,7 @@ def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenT
         trace=_trace(store, shown, token_texts),
         sentences=sentences,
         headline=headline,
-        notes=_notes(rows),
+        notes=_notes([row for row in rows if row.leads]),
         forward_kinds=tuple(k for k in FORWARD_KINDS if any(row.summary.forwards.get(k) for row in rows)),
         time_items=tuple(
             item for n, item in enumerate(TIME_ITEMS) if any(row.summary.seconds[n].seconds > 0 for row in rows)
@@ -417,8 +429,8 @@ def _pairs(store: Store, rows: Sequence[RunRow], all_rows: Sequence[RunRow], mar
     for row in rows:
         run = row.summary.run
         references = (
-            ("the autoregressive model", autoregressive_reference(run, leading)),
-            ("one token per step, same model", one_token_reference(run, leading)),
+            (AGAINST_AR, autoregressive_reference(run, leading)),
+            (AGAINST_ONE_TOKEN, one_token_reference(run, leading)),
         )
         for against, reference in references:
             if reference is None or reference["run_id"] not in by_id:
@@ -525,7 +537,7 @@ def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None) 
 
 
 def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
-    against_ar = [pair for pair in pairs if pair.against == "the autoregressive model"]
+    against_ar = [pair for pair in pairs if pair.against == AGAINST_AR]
     if not any(row.summary.run["kind"] == "diffusion" for row in rows):
         return "No diffusion run here, so there is nothing to compare."
     if not against_ar:
@@ -594,13 +606,13 @@ def _verdict(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
 
 
 def _overall(tasks: Sequence[TaskSection]) -> str:
-    pairs = [pair for task in tasks for pair in task.pairs if pair.against == "the autoregressive model"]
+    pairs = [pair for task in tasks for pair in task.pairs if pair.against == AGAINST_AR]
     if not pairs:
         return "Nothing was compared with autoregressive decoding yet."
     winning = [
         task.name
         for task in tasks
-        if any(p.comparison.faster_and_not_worse for p in task.pairs if p.against == "the autoregressive model")
+        if any(p.comparison.faster_and_not_worse for p in task.pairs if p.against == AGAINST_AR)
     ]
     if winning:
         return (
@@ -670,6 +682,11 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
         found.append(
             f"What caused the difference in {_count(len(spoiled), 'comparison')}: something else differs too (see there)."
         )
+    if any(pair.against == AGAINST_AR for pair in pairs):
+        bound = "How strong the autoregressive baseline is: its share of what the hardware allows was not measured"
+        if all(row.summary.is_embedded for row in rows):
+            bound += ", and does not apply to models that live in the processor's cache"
+        found.append(bound + ".")
     failing = [p for p in pairs if p.comparison.baseline_fails]
     if failing:
         found.append(

@@ -193,6 +193,13 @@ def test_an_older_run_of_the_same_content_is_left_out_but_a_broken_one_replaces_
     assert [run["run_id"] for run in newest_runs([first, second, broken])] == ["ar-2"]
 
 
+def test_an_older_baseline_stays_beside_the_runs_that_it_was_interleaved_with(stored):
+    candidate = {**stored.run("dual-1"), "invocation": "first"}
+    baseline = {**stored.run("ar-1"), "invocation": "first", "role": "baseline", "content_key": "same"}
+    again = {**baseline, "run_id": "ar-2", "invocation": "second"}
+    assert [run["run_id"] for run in newest_runs([candidate, baseline, again])] == ["dual-1", "ar-1", "ar-2"]
+
+
 def test_failures_are_a_category_of_their_own(empty_store, build):
     from dllm_audit.records import Failure
 
@@ -223,7 +230,7 @@ def test_repeats_are_one_point_and_one_comparison_with_an_interval_over_repeats(
         dual = build("diffusion_row", f"dual-{number}", **shared)
         build("add_run", empty_store, dual, [build("diffusion_generation")] * 6, [1] * 6, makespan=0.5 + number / 20)
     task = gather(empty_store, NO_CLAIMS).tasks[0]
-    assert len(task.runs) == 10
+    assert (len(task.runs), len(task.shown)) == (10, 2)
     assert [row.label for row in task.repeated] == ["ar, concurrency 4", "dualcache, threshold 0.9, concurrency 4"]
     (pair,) = task.pairs
     assert pair.comparison.speed.value == pytest.approx(2.0)
