@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -47,8 +48,10 @@ def data_folder() -> Path:
 
 def import_data(task: str, test: Path, fewshot: Path | None = None) -> ImportedData:
     """Copy a data set with its hash; replaces an earlier import of the same task only when the new one is readable."""
-    if not re.fullmatch(r"[\w.\-]+", task):
-        raise TaskError(f"{task!r} is no task name: use letters, digits, '_', '-' and '.'.")
+    if not re.fullmatch(r"\w[\w.\-]*", task):
+        raise TaskError(
+            f"{task!r} is no task name: use letters, digits, '_', '-' and '.', beginning with a letter or digit."
+        )
     rows = {name: _rows(path) for name, path in (("test", test), ("fewshot", fewshot)) if path is not None}
     target = data_folder() / task
     fresh = target.with_name(f".{task}.new")
@@ -60,7 +63,7 @@ def import_data(task: str, test: Path, fewshot: Path | None = None) -> ImportedD
             if path is None:
                 continue
             copy = fresh / f"{name}{path.suffix}"
-            shutil.copyfile(path, copy)
+            _copy(path, copy)
             with copy.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             files[name] = ImportedFile(copy.name, path.name, digest, rows[name])
@@ -76,6 +79,14 @@ def import_data(task: str, test: Path, fewshot: Path | None = None) -> ImportedD
     found = find_data(task)
     assert found is not None
     return found
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """Copy a data file, without the byte-order mark that some editors put first and the readers of JSONL refuse."""
+    with path.open("rb") as source, copy.open("wb") as target:
+        start = source.read(len(codecs.BOM_UTF8))
+        target.write(b"" if path.suffix == ".jsonl" and start == codecs.BOM_UTF8 else start)
+        shutil.copyfileobj(source, target)
 
 
 def find_data(task: str) -> ImportedData | None:
@@ -132,11 +143,11 @@ def _jsonl_rows(path: Path) -> int:
     first: dict[str, Any] | None = None
     rows = 0
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                document = json.loads(line)
+                document = json.loads(line.rstrip())
                 if not isinstance(document, dict):
                     raise TaskError(f"{path.name}, line {number}: a document is a JSON object, and this is none.")
                 first = first if first is not None else document
@@ -146,6 +157,8 @@ def _jsonl_rows(path: Path) -> int:
                 rows += 1
     except UnicodeDecodeError as error:
         raise TaskError(f"{path.name} is not UTF-8 text: {error}.") from error
+    except RecursionError:
+        raise TaskError(f"{path.name}, line {number}: it is nested too deeply.") from None
     except json.JSONDecodeError as error:
         raise TaskError(f"{path.name}, line {number}: no JSON ({error.msg} at column {error.colno}).") from error
     return rows
