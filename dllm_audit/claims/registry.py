@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -53,8 +53,14 @@ class Registry:
         """The claim with that id. Raises ClaimError with the nearest ids."""
         by_id = {claim.id: claim for claim in self.claims}
         if claim_id not in by_id:
-            raise ClaimError(f"There is no claim {claim_id!r}. {did_you_mean(claim_id, by_id)}")
+            raise ClaimError(f"There is no claim {claim_id!r}. {nearest_claims(claim_id, by_id)}")
         return by_id[claim_id]
+
+
+def nearest_claims(claim_id: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown id: the nearest ones, or where to look. All of them would fill a screen."""
+    hint = did_you_mean(claim_id, known)
+    return hint if hint.startswith("Did you mean") else "See: dllm-audit claims list"
 
 
 def load_claims(folder: Path | None = None) -> Registry:
@@ -105,7 +111,7 @@ def _conflict(
     for index, contradiction in enumerate(claim.contradicts):
         path = ("contradicts", index, "claim")
         if contradiction.claim not in known:
-            near = did_you_mean(contradiction.claim, known)
+            near = nearest_claims(contradiction.claim, known)
             return file.problem(path, f"contradicts: there is no claim {contradiction.claim!r}. {near}")
         if claim.id in _contradicted_from(contradiction.claim, claims) | {contradiction.claim}:
             return file.problem(

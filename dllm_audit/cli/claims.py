@@ -125,7 +125,7 @@ def validate(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> Non
 
     Every problem is one line: file, line, what is wrong and what to write.
     """
-    from dllm_audit.claims.registry import ClaimProblem, load_claims, read_claim
+    from dllm_audit.claims.registry import ClaimProblem, load_claims, nearest_claims, read_claim
     from dllm_audit.resources import resource_folder
 
     if files:
@@ -152,7 +152,7 @@ def validate(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> Non
             problems += [
                 file.problem(
                     ("contradicts", index, "claim"),
-                    f"contradicts: there is no claim {other.claim!r}. {did_you_mean(other.claim, known)}",
+                    f"contradicts: there is no claim {other.claim!r}. {nearest_claims(other.claim, known)}",
                 )
                 for index, other in enumerate(file.claim.contradicts)
                 if other.claim not in known
@@ -347,8 +347,11 @@ def _run(
 
 
 def _verdicts(checks: Sequence[Check], brief: bool) -> str:
-    """One paragraph a check; in brief, those for which there are no runs are only counted."""
+    """One paragraph a check; in brief, what fails comes first and those without any runs are only counted."""
     shown = [found for found in checks if not (brief and found.verdict == "not comparable here" and not found.runs)]
+    if brief:
+        order = ["contradicted", "not reproduced", "undecided", "reproduced with a caveat", "reproduced"]
+        shown.sort(key=lambda found: order.index(found.verdict) if found.verdict in order else len(order))
     lines: list[str] = []
     for found in shown:
         label = " [mechanism]" if found.scope == "mechanism" else ""

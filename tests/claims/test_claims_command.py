@@ -81,6 +81,11 @@ def test_show_names_the_nearest_claims_for_an_unknown_one(folder):
         call("show", "spoilt", "--claims", folder)
 
 
+def test_show_does_not_fill_the_screen_with_ids_when_none_is_near(folder):
+    with pytest.raises(ClaimError, match=r"There is no claim 'zzz'\. See: dllm-audit claims list"):
+        call("show", "zzz", "--claims", folder)
+
+
 def test_a_contradiction_is_shown_on_both_claims():
     text = call("show", "fastdllm-27.6x").stdout
     assert "- fastdllm-latency-266s-12s: 266 s over 12 s is 22.2x" in text
