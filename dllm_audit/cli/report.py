@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dllm_audit.cli.margin import margin_option
-from dllm_audit.cli.options import database_option
+from dllm_audit.cli.options import database_option, json_option
 from dllm_audit.errors import AuditError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ DEFAULT_REPORT = "dllm-audit-report.html"
 )
 @margin_option
 @database_option
-def command(output: Path, runs: tuple[str, ...], margin: float, database: Path) -> None:
+@json_option
+def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, as_json: bool) -> None:
     """Write the results and the published claims into one HTML page that opens from disk without network.
 
     An older report of the same name is replaced once the new one is complete.
@@ -41,8 +43,42 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path) 
         chosen = list({run["run_id"]: run for name in runs for run in [store.run(name)]}.values()) or None
         report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100)
     write_whole(output, render(report))
+    if as_json:
+        click.echo(json.dumps(facts(output, report), indent=2))
+        return
     for line in (str(output), *summary_lines(report)):
         click.echo(line)
+
+
+def facts(output: Path, report: Report) -> dict[str, Any]:
+    """What the report says, as JSON values."""
+    return {
+        "path": str(output),
+        "headline": report.verdict.headline,
+        "ran": report.verdict.ran,
+        "may_be_concluded": list(report.verdict.may),
+        "may_not_be_concluded": list(report.verdict.may_not),
+        "tasks": [
+            {
+                "task": task.name,
+                "headline": task.headline,
+                "sentences": list(task.sentences),
+                "comparisons": [
+                    {
+                        "candidate": pair.candidate.summary.run_id,
+                        "baseline": pair.baseline.summary.run_id,
+                        "against": pair.against,
+                        "verdict": pair.comparison.verdict,
+                        "faster_and_not_worse": pair.comparison.faster_and_not_worse,
+                    }
+                    for pair in task.pairs
+                ],
+            }
+            for task in report.tasks
+        ],
+        "claims": report.claims.claims,
+        "traps": report.claims.traps,
+    }
 
 
 def summary_lines(report: Report) -> tuple[str, str]:

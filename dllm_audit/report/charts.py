@@ -96,7 +96,7 @@ def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool)
         "field": "x",
         "type": "quantitative",
         "scale": x_scale,
-        "title": "answered tokens per second" + (" (logarithmic)" if wide_range else ""),
+        "title": "answered tokens per second" + (", log scale" if wide_range else ""),
         "axis": {"tickCount": 5, "format": "~s"},
     }
     y = {

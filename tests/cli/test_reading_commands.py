@@ -145,6 +145,14 @@ def test_report_prints_its_path_and_two_lines(invoke, tmp_path):
     assert (tmp_path / "dllm-audit-report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_report_as_json_says_what_may_be_concluded(invoke):
+    found = facts(invoke("report", "--json"))
+    assert found["path"] == "dllm-audit-report.html"
+    assert found["headline"].startswith("Some diffusion runs were faster")
+    assert len(found["tasks"][0]["comparisons"]) == 3
+    assert found["may_not_be_concluded"][0].startswith("How fast a diffusion model of practical size is on a GPU")
+
+
 def test_report_of_named_runs_holds_only_those(invoke, tmp_path):
     assert invoke("report", "-o", "one.html", "--run", "ar").exit_code == 0
     text = (tmp_path / "one.html").read_text(encoding="utf-8")
