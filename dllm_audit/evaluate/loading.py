@@ -58,17 +58,17 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     num_fewshot: overrides the task's own number of worked examples. allow_code: load tasks that execute model output.
     """
     path = _find(name)
-    if not allow_code and _plain_yaml(path).get("unsafe_code"):
-        raise TaskError(
-            f"Task {name!r} scores answers by executing the code that the model wrote, with your rights on this machine. "
-            "If you accept that, add --allow-code-execution (better inside a container)."
-        )
+    if not allow_code and _executes_code(path):
+        raise _needs_consent(name)
     quiet()
     with _explained(name):
         tasks = _build(name, path)
     if not tasks:
         raise TaskError(f"Task {name!r} holds no task.")
     for task_name, task in tasks.items():
+        # A group or tag may hold such a task too.
+        if not allow_code and getattr(task, "UNSAFE_CODE", False):
+            raise _needs_consent(task_name)
         if num_fewshot is not None:
             task.set_config(key="num_fewshot", value=num_fewshot)
         data = find_data(task_name)
@@ -79,6 +79,25 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
             )
         task.set_fewshot_seed(seed=1234)
     return tasks
+
+
+def _executes_code(path: Path, above: frozenset[Path] = frozenset()) -> bool:
+    """Whether a task file, or one that it includes, says that scoring executes what the model wrote."""
+    fields = _plain_yaml(path)
+    if "unsafe_code" in fields:
+        return bool(fields["unsafe_code"])
+    included = fields.get("include") or []
+    included = [included] if isinstance(included, str) else included
+    files = [(path.parent / str(file)).resolve() for file in included]
+    above |= {path.resolve()}
+    return any(file.is_file() and file not in above and _executes_code(file, above) for file in files)
+
+
+def _needs_consent(name: str) -> TaskError:
+    return TaskError(
+        f"Task {name!r} scores answers by executing the code that the model wrote, with your rights on this machine. "
+        "If you accept that, add --allow-code-execution (better inside a container)."
+    )
 
 
 def quiet() -> None:

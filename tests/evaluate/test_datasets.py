@@ -64,7 +64,7 @@ def test_a_new_import_replaces_an_old_one_and_a_bad_one_leaves_it(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"q": 1}\n{"q": \n', "test.jsonl, line 2: no JSON (Expecting value at column 7)."),
+        ('{"q": 1}\n{"q": \n', "test.jsonl, line 2: no JSON (Expecting value at column 6)."),
         ('{"q": 1}\n\n[1]\n', "test.jsonl, line 3: a document is a JSON object, and this is none."),
         ('{"q": 1, "a": 2}\n{"q": 1}\n', "test.jsonl, line 2: field 'a' is not in every document."),
         ('{"q": 1}\n{"q": 1, "b": 3}\n', "test.jsonl, line 2: field 'b' is not in every document."),
