@@ -69,7 +69,8 @@ class MpsTimer(HostTimer):
 
 def timer_for(device_type: str) -> Timer:
     """The timer that is right for a device type ("cpu", "cuda", "mps")."""
-    return {"cuda": CudaTimer, "mps": MpsTimer}.get(device_type, HostTimer)()
+    timers: dict[str, type[Timer]] = {"cuda": CudaTimer, "mps": MpsTimer}
+    return timers.get(device_type, HostTimer)()
 
 
 @dataclass
