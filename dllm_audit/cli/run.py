@@ -26,6 +26,7 @@ from dllm_audit.settings import CORE_SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.evaluate.execution import Cell, Progress
     from dllm_audit.plugins import Plugins
     from dllm_audit.store.database import Store
@@ -144,16 +145,17 @@ def command(
         resume=resume,
         allow_code=allow_code_execution,
     )
+    from dllm_audit.analysis.summary import summarise
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
         run_ids = _execute(plan, conditions, store, sys.stderr.isatty())
-        facts = [run_facts(store, run_id) for run_id in run_ids]
-    failed = sum(fact["failed"] for fact in facts)
+        summaries = [summarise(store, run_id) for run_id in run_ids]
+    failed = sum(summary.failed for summary in summaries)
     if as_json:
-        click.echo(json.dumps({"runs": facts}, indent=2))
+        click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries]}, indent=2))
     else:
-        click.echo(table(facts))
+        click.echo(_table(summaries))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
     if failed:
         click.echo(
@@ -297,85 +299,51 @@ def _distinct(choice: Choice, variants: Sequence[dict[str, Any]]) -> list[dict[s
     return out
 
 
-def run_facts(store: Store, run_id: str) -> dict[str, Any]:
+def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The facts of one run as `run --json` prints them. Seconds are summed over requests; throughput is over the makespan."""
-    run = store.run(run_id)
-    rows = store.requests(run_id)
-    good = [row for row in rows if row["error_type"] is None]
+    from dllm_audit.records import FORWARD_KINDS
 
-    def total(column: str) -> Any:
-        return sum(row[column] for row in good)
-
-    kinds = ("prefill", "denoise", "refresh", "commit", "cfg")
-    forwards = {kind: total(f"{kind}_forwards") for kind in kinds}
-    answered, makespan = total("answered_tokens"), run["makespan_seconds"]
-    nfe = sum(forwards.values())
-    items = (
-        "total",
-        "waiting",
-        "tokenise",
-        "prefill",
-        "denoise",
-        "refresh",
-        "commit",
-        "sampling",
-        "host",
-        "detokenise",
-    )
+    run = summary.run
+    items = {share.item: share.seconds for share in summary.seconds}
     return {
-        "run_id": run_id,
-        "backend": run["backend"],
-        "provenance": run["provenance"],
-        "model": run["model"],
-        "task": run["task"],
-        "role": run["role"],
-        "repeat": run["repeat"],
+        **{name: run[name] for name in ("run_id", "backend", "provenance", "model", "task", "role", "repeat")},
         "concurrency": run["concurrency"],
         "status": run["status"],
-        "requests": len(rows),
-        "failed": len(rows) - len(good),
         "resumed": run["sittings"] > 1,
-        "metrics": {f"{m['metric']},{m['filter']}": m["value"] for m in store.metrics(run_id)},
-        "answered_tokens": answered,
-        "committed_tokens": total("committed_tokens"),
-        "tokens_per_second": answered / makespan if makespan else None,
-        "tokens_per_forward": answered / nfe if nfe else None,
-        "makespan_seconds": makespan,
-        "query_positions": total("query_positions"),
-        "forwards": forwards,
-        "seconds": {item: total(f"{item}_seconds") for item in items},
+        "requests": summary.stored,
+        "failed": summary.failed,
+        "metrics": {f"{m.name},{m.filter}": m.figure.value for m in summary.metrics},
+        "answered_tokens": summary.answered_tokens,
+        "committed_tokens": summary.committed_tokens,
+        "tokens_per_second": summary.throughput.value,
+        "tokens_per_forward": summary.tokens_per_forward.value,
+        "makespan_seconds": summary.makespan_seconds.value,
+        "query_positions": summary.query_positions,
+        "forwards": {kind: summary.forwards.get(kind, 0) for kind in FORWARD_KINDS},
+        "seconds": {"total": sum(items.values()), **items},
         "settings": run["settings"],
     }
 
 
-def table(facts: Sequence[dict[str, Any]]) -> str:
+def _table(summaries: Sequence[RunSummary]) -> str:
     """A summary table of runs, one line each."""
-    header = (
-        "backend",
-        "model",
-        "task",
-        "in flight",
-        "requests",
-        "quality",
-        "tokens/s",
-        "tokens/forward",
-        "run",
-    )
-    lines = [header]
-    for fact in facts:
-        metric, value = next(iter(fact["metrics"].items()), (None, None))
-        lines.append(
+    from dllm_audit.analysis.labels import label
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [("decoder", "model", "task", "answered", "quality", "tokens/s", "tokens/forward", "run")]
+    for summary in summaries:
+        run, metric = summary.run, summary.primary_metric
+        speed, per_forward = summary.throughput.value, summary.tokens_per_forward.value
+        rows.append(
             (
-                fact["backend"] + ("" if fact["role"] == "candidate" else f" ({fact['role']})"),
-                fact["model"],
-                fact["task"],
-                str(fact["concurrency"]),
-                f"{fact['requests'] - fact['failed']}/{fact['requests']}",
-                "-" if value is None or metric is None else f"{metric.partition(',')[0]} {value:.3f}",
-                "-" if fact["tokens_per_second"] is None else f"{fact['tokens_per_second']:.1f}",
-                "-" if fact["tokens_per_forward"] is None else f"{fact['tokens_per_forward']:.2f}",
-                fact["run_id"],
+                label(run),
+                run["model"],
+                run["task"],
+                f"{summary.answered}/{summary.stored}",
+                "-" if metric is None or metric.figure.value is None else f"{metric.name} {metric.figure.value:.3f}",
+                "-" if speed is None else f"{speed:.1f}",
+                "-" if per_forward is None else f"{per_forward:.2f}",
+                summary.run_id,
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return aligned(rows, right={3, 5, 6})
