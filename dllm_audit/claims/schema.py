@@ -366,7 +366,7 @@ Settings = dict[str, str | int | float | bool]
 
 
 class Expectation(Strict):
-    """Where the quantity of a recipe must lie for the claim to hold, in `unit`: from `low` to `high`, either end open.
+    """Where the quantity of a recipe must lie for the claim to hold: from `low` to `high`, either end open.
 
     Ratios are plain numbers (2 is twice), differences of quality are percentage points, shares lie in 0..1.
     `wording` is the rule as a reader shall see it.
@@ -448,6 +448,10 @@ class Recipe(Strict):
             raise ValueError("has a model or settings of a baseline, but no baseline; name its backend")
         if self.baseline is None and self.quantity and self.quantity not in ABSOLUTES:
             raise ValueError(f"judges the {self.quantity}, which needs a baseline to compare with")
+        same_model = (self.baseline_model or self.model) == self.model
+        same_settings = self.baseline_settings is None or self.baseline_settings == self.settings
+        if self.baseline == self.backend and same_model and same_settings and self.quantity not in ABSOLUTES:
+            raise ValueError("compares a decoder with itself; give the baseline settings of its own")
         return self
 
 

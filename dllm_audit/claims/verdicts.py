@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dllm_audit.claims.recipes import Run, Sides, candidates, commands, pair, sides_of
 from dllm_audit.claims.schema import (
+    ABSOLUTES,
     DIFFERENCES,
     RATIOS,
     Claim,
@@ -173,6 +174,8 @@ def _check(
     sides = sides_of(recipe, model, baseline_model)
     quantity = recipe.quantity or _default_quantity(claim, recipe)
     expectation = recipe.expect or (_default_expectation(claim, quantity) if quantity else None)
+    if quantity in ABSOLUTES:
+        sides = Sides(sides.candidate, None)
     blank = Check(
         claim.id,
         "mechanism" if mechanism else "claim",
@@ -213,7 +216,7 @@ def _check(
     judged = _judge(figures[0], quantity, expectation)
     caveats = _caveats(claim, recipe, sides, quantity, comparison, ours, elsewhere, mechanism)
     if comparison is not None:
-        judged = _guarded(judged, recipe, quantity, comparison, mechanism, caveats)
+        judged = _guarded(judged, recipe, quantity, comparison, _promises_quality(claim, recipe, expectation), caveats)
     verdict = Verdict.CAVEAT if judged.verdict is Verdict.REPRODUCED and caveats else judged.verdict
     extra = _quality_numbers(comparison, quantity)
     return replace(
@@ -517,7 +520,7 @@ def _said(number: Number) -> str:
 
 
 def _guarded(
-    judged: _Judged, recipe: Recipe, quantity: str, comparison: Comparison, mechanism: bool, caveats: list[str]
+    judged: _Judged, recipe: Recipe, quantity: str, comparison: Comparison, promises: bool, caveats: list[str]
 ) -> _Judged:
     """The verdict once more, where the two sides must be alike in something, or faster must also be as good."""
     least = recipe.at_least_tokens_per_forward
@@ -534,9 +537,7 @@ def _guarded(
             Verdict.NOT_COMPARABLE,
             f"The reference answers {(quality.baseline or 0) * 100:.0f} % correctly, so there is nothing to lose or keep.",
         )
-    # A published speed comes with its quality; a mechanism says in `margin_points` whether it does.
-    promises = quantity in RATIOS and (recipe.margin_points is not None or not mechanism)
-    if judged.verdict is not Verdict.REPRODUCED or not promises:
+    if judged.verdict is not Verdict.REPRODUCED or quantity not in RATIOS or not promises:
         return judged
     margin = f"{(quality.margin if quality else 0) * 100:g} points"
     if quality is None or quality.verdict == "unknown":
@@ -552,6 +553,19 @@ def _guarded(
         caveats.append(f"Whether the quality holds within {margin} is not decided.{needed}")
         return replace(judged, needed=quality.needed)
     return judged
+
+
+def _promises_quality(claim: Claim, recipe: Recipe, expectation: Expectation) -> bool:
+    """Whether being faster is claimed together with a quality: by a margin, or by scores of both sides."""
+    if expectation.low is None:
+        return False
+    if recipe.margin_points is not None:
+        return True
+    quality = claim.quality
+    if isinstance(recipe, Mechanism) or quality is None:
+        return False
+    scores = number_of(quality.at_speed), number_of(quality.reference)
+    return quality.claimed_margin_points is not None or None not in scores
 
 
 def _no_standard(quality: QualityComparison) -> bool:

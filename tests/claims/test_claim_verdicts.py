@@ -217,6 +217,13 @@ def test_a_published_speed_has_a_caveat_while_its_quality_is_open_or_the_machine
     assert check.caveats[-1].startswith("Whether the quality holds within 1 points is not decided. About ")
 
 
+def test_a_claim_of_being_slower_promises_no_quality(database):
+    two_runs(database, seconds=2.0, right=range(5))
+    check = verdict_of(database, replication(margin_points=1, expect={"high": 1, "wording": "below 1x"}))
+    assert check.verdict is Verdict.CAVEAT
+    assert len(check.caveats) == 1
+
+
 def test_without_expect_the_claims_own_ratio_is_the_measure(database):
     two_runs(database, right=range(30))
     check = verdict_of(database, replication(expect=None, quantity=None))
@@ -338,6 +345,7 @@ def test_recipes_that_ask_for_nothing_or_for_the_impossible_are_refused():
         ({"expect": {"low": 2, "high": 1, "wording": "x"}}, "which nothing can meet"),
         ({"baseline": None, "baseline_settings": None}, "needs a baseline to compare with"),
         ({"expect": None}, "needs both quantity and expect"),
+        ({"baseline_settings": None}, "compares a decoder with itself"),
     ]:
         with pytest.raises(ValueError, match=message):
             mechanism(**changes)
