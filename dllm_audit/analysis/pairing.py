@@ -17,7 +17,7 @@ from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
 from dllm_audit.analysis.references import control_of
 from dllm_audit.analysis.repeats import repeated_speed, repeats_of
-from dllm_audit.analysis.summary import SEED, Metric, RunSummary, summarise
+from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
 from dllm_audit.statistics.power import decidable_margin, required_documents
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval
@@ -221,7 +221,8 @@ def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], c
         return Figure(None, "x", "derived", reason=f"one side answered no {what}, or took no time")
     # Time between requests belongs to none of them: each bears its share, so that sums equal the makespan's.
     ours, theirs = _scaled(ours, candidate), _scaled(theirs, baseline)
-    found = speedup_interval([ours], [theirs], level="batch", generator=np.random.default_rng(SEED))
+    generator = np.random.default_rng(SEED)
+    found = speedup_interval([ours], [theirs], level="batch", draws=draws_for(len(ours)), generator=generator)
     if found.low is None:
         reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} documents"
         return Figure(found.ratio, "x", "derived", reason=reason)

@@ -39,6 +39,7 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
     from dllm_audit.store.database import Store
 
     _check_target(output)
+    click.echo(f"Reading {database} ...", err=True)
     with Store.open(database) as store:
         chosen = list({run["run_id"]: run for name in runs for run in [store.run(name)]}.values()) or None
         report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100)

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 #: Text of single tokens of a model, or None where no tokenizer is at hand. Called with the run's row.
 TokenTexts = Callable[[Mapping[str, Any], Sequence[int]], "list[str] | None"]
 
+_TRACED = """
+SELECT * FROM requests
+WHERE run_id = $1 AND error_type IS NULL AND ordinal IN (SELECT ordinal FROM trace_forwards WHERE run_id = $1)
+ORDER BY ordinal
+"""
+
 AGAINST_AR = "the autoregressive model"
 AGAINST_ONE_TOKEN = "one token per step, same model"
 
@@ -746,14 +752,9 @@ def _trace(store: Store, rows: Sequence[RunRow], token_texts: TokenTexts) -> Tra
     """The request that most runs have a trace of; the first in the task's order among those."""
     by_request: dict[Any, list[tuple[RunRow, Mapping[str, Any]]]] = {}
     for row in rows:
-        traced = {
-            r["ordinal"]
-            for r in store.query("SELECT DISTINCT ordinal FROM trace_forwards WHERE run_id = ?", [row.summary.run_id])
-        }
-        for request in store.requests(row.summary.run_id):
-            if request["ordinal"] in traced and request["error_type"] is None:
-                key = request["doc_id"] if request["doc_id"] is not None else -1 - request["ordinal"]
-                by_request.setdefault(key, []).append((row, request))
+        for request in store.query(_TRACED, [row.summary.run_id]):
+            key = request["doc_id"] if request["doc_id"] is not None else -1 - request["ordinal"]
+            by_request.setdefault(key, []).append((row, request))
     if not by_request:
         return None
     key = min(by_request, key=lambda k: (-len(by_request[k]), k < 0, abs(k)))
