@@ -109,9 +109,7 @@ def problem_rows(encoder: Encoder, seed: int, tight: bool, count: int) -> Iterat
         for row in encoder.rows(list(islice(stream, 256))):
             needed = len(row.prompt) + len(row.answer) + 1
             fitting = [length for length in PROBLEM_LENGTHS if length >= needed]
-            chances = np.array([shares[length] for length in fitting]) + 1e-9 * (
-                np.array(fitting) == fitting[0]
-            )
+            chances = np.array([shares[length] for length in fitting]) + 1e-9 * (np.array(fitting) == fitting[0])
             length = int(rng.choice(fitting, p=chances / chances.sum()))
             waiting[length].append(row)
             if len(waiting[length]) == count:
@@ -171,9 +169,7 @@ def masked_batch(rows: list[Row], length: int, encoder: Encoder, rng: np.random.
     return hide(tokens, hidden, length, MASK_ID)
 
 
-def block_batch(
-    rows: list[Row], length: int, encoder: Encoder, rng: np.random.Generator, block_length: int
-) -> Batch:
+def block_batch(rows: list[Row], length: int, encoder: Encoder, rng: np.random.Generator, block_length: int) -> Batch:
     """Return a batch for block diffusion: a rate per row and block, and value masking in half of the rows.
 
     Blocks start at multiples of `block_length` from position 0. An eighth of the blocks is wholly masked, as
@@ -210,6 +206,4 @@ def hide_values(hidden: np.ndarray, row: Row, start: int, rng: np.random.Generat
 
 def hide(tokens: np.ndarray, hidden: np.ndarray, length: int, mask: int) -> Batch:
     """Return the batch where `hidden` (bool [B, L]) tokens are masked and counted."""
-    return Batch(
-        tokens, np.where(hidden, mask, tokens), hidden.astype(np.float32), FIRST_ANSWER_POSITION[length]
-    )
+    return Batch(tokens, np.where(hidden, mask, tokens), hidden.astype(np.float32), FIRST_ANSWER_POSITION[length])

@@ -67,6 +67,9 @@ def decode_blocks(
         while (canvas[:, start:end] == MASK_ID).any():
             logits = twin(canvas[:, :end], torch.arange(end), bias, slice(start, end))
             commit(canvas[:, start:end], logits, tokens_per_step)
+        if (canvas[:, P:end] == EOS_ID).any(1).all():
+            canvas[:, end:] = EOS_ID
+            break
     return canvas[:, P:]
 
 
@@ -90,18 +93,14 @@ def answers(twin: network.Twin, tokenizer: Tokenizer, prompts: list[str], decode
     found = [""] * len(prompts)
     with torch.inference_mode():
         for members in groups.values():
-            for tokens, i in zip(
-                decode(twin, torch.tensor([encoded[i] for i in members])), members, strict=True
-            ):
+            for tokens, i in zip(decode(twin, torch.tensor([encoded[i] for i in members])), members, strict=True):
                 ids = tokens.tolist()
                 ids = ids[: ids.index(EOS_ID)] if EOS_ID in ids else ids
                 found[i] = tokenizer.decode(ids, skip_special_tokens=False)
     return found
 
 
-def decoder(
-    model: str, tokenizer: Tokenizer, gen_length: int, tokens_per_step: int, block_length: int
-) -> Decoder:
+def decoder(model: str, tokenizer: Tokenizer, gen_length: int, tokens_per_step: int, block_length: int) -> Decoder:
     """Return the decoder of a twin ("tiny-ar", "tiny-mdm" or "tiny-block")."""
     if model == "tiny-ar":
         return lambda twin, prompts: decode_causal(twin, prompts, gen_length)
@@ -144,7 +143,6 @@ def list_validity(
     decode = decoder(model, tokenizer, gen_length, tokens_per_step, block_length)
     texts = answers(twin, tokenizer, [test.prompt for test in tests], decode)
     valid = [
-        problems.is_valid_list(kind, test.items, test.new_item, text)
-        for text, test in zip(texts, tests, strict=True)
+        problems.is_valid_list(kind, test.items, test.new_item, text) for text, test in zip(texts, tests, strict=True)
     ]
     return sum(valid) / count

@@ -63,9 +63,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, bias: Tensor | None) -> Tensor:
         B, L, width = x.shape
         h = self.attn_norm(x)
-        q, k, v = (
-            p(h).view(B, L, self.heads, width // self.heads).transpose(1, 2) for p in (self.q, self.k, self.v)
-        )
+        q, k, v = (p(h).view(B, L, self.heads, width // self.heads).transpose(1, 2) for p in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         scores = (q @ k.transpose(-1, -2)) * (width // self.heads) ** -0.5
         if bias is not None:

@@ -197,9 +197,7 @@ def try_word_problem(rng: random.Random) -> WordProblem | None:
         told.insert(place, f"{other} has {rng.randint(2, 99)} {rng.choice([thing, other_thing])}.")
         if place + 1 < len(told):  # a pronoun there would point at the other person
             told[place + 1] = told[place + 1].replace(pronoun, name, 1)
-    question = rng.choice(
-        [f"How many {thing} does {name} have now?", f"How many {thing} does {name} have in the end?"]
-    )
+    question = rng.choice([f"How many {thing} does {name} have now?", f"How many {thing} does {name} have in the end?"])
     lines.append(f"#### {value}")
     return WordProblem(" ".join([*told, question]), "\n".join(lines), tuple(results))
 
