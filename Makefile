@@ -13,6 +13,7 @@ STAMP := $(VENV)/.installed
 run: $(STAMP)  ## decode tasks with five backends, store every request, write the report
 	$(AUDIT) run --backend uncached,prefixcache,dualcache,block --baseline ar --task gsm_mini --limit 40 --threshold 0.9 --db $(DB)
 	$(AUDIT) run --backend uncached,dualcache,block --task gsm_mini --limit 40 --tokens-per-step 1 --db $(DB)
+	$(AUDIT) run --backend uncached --task gsm_mini --limit 40 --tokens-per-step 2 --db $(DB)
 	$(AUDIT) run --backend uncached --task lists_shuffle,lists_replace,lists_copy --limit 40 --block-length 16 --tokens-per-step 1 --db $(DB)
 	$(AUDIT) run --backend uncached --task lists_shuffle,lists_replace,lists_copy --limit 40 --block-length 16 --tokens-per-step 8 --db $(DB)
 	$(AUDIT) report --db $(DB)
