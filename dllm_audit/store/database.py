@@ -340,7 +340,10 @@ def _parsed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 #: A file of another kind (SQLite, say) makes DuckDB fetch an extension from the network to read it: never.
-_CONFIG = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
 
 
 def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
