@@ -34,6 +34,8 @@ def unpacked(tmp_path_factory) -> Path:
 def in_wheel(unpacked: Path, code: str, elsewhere: Path) -> str:
     """What `code` prints when the package comes from the wheel and the work folder is another one."""
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "OMP_NUM_THREADS": "1"}
+    # An editable install beside the wheel would fill in whatever the wheel lacks.
+    code = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)]\n" + code
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=elsewhere, env=environment, capture_output=True, text=True, check=True
     )

@@ -123,6 +123,7 @@ def execute(
         "load_seconds": load_seconds,
         "environment": describe(model.device),
         "warm_up": warm_up,
+        "waivers": list(cell.backend.waivers),
         "notes": [],
         **{name: identity[name] for name in ("model", "engine", "prompts", "seed")},
     }
