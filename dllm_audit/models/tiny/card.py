@@ -26,7 +26,7 @@ OBJECTIVES = {
 }
 
 LIMITS = {
-    "tiny-ar": "",
+    "tiny-ar": "- Asked to replace an item of a list, it copies the list: it has not learnt to keep the last place for it.\n",
     "tiny-mdm": "- Windows of 16 to 83 tokens were trained, 64 among them for all word problems.\n",
     "tiny-block": "- `block_length` is part of the model; other lengths are outside its training.\n",
 }

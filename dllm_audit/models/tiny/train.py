@@ -1,6 +1,6 @@
 """Train the embedded twins from seeds: python -m dllm_audit.models.tiny.train
 
-Each twin takes about an hour of one CPU core (tiny-ar ten minutes). Schedules count steps, so the speed of
+On one quiet CPU core tiny-ar takes about ten minutes, tiny-block twenty, tiny-mdm forty. Schedules count steps, so the speed of
 the machine does not change them; float arithmetic still differs between machines, so remade weights agree in
 quality and not in every bit. Needs torch 2.9 or newer (torch.optim.Muon) and a C++ compiler (torch.compile).
 """
