@@ -50,9 +50,7 @@ def test_a_shuffle_is_the_same_items_in_another_order(answer: str, valid: float)
         ("", 0.0),
     ],
 )
-def test_a_replacement_changes_one_item_to_the_given_one_and_keeps_the_rest(
-    answer: str, valid: float
-) -> None:
+def test_a_replacement_changes_one_item_to_the_given_one_and_keeps_the_rest(answer: str, valid: float) -> None:
     assert score("replace", answer, "owl") == valid
 
 

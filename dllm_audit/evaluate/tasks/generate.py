@@ -35,8 +35,7 @@ def data_files() -> dict[str, list[dict[str, Any]]]:
         for kind in problems.LIST_KINDS:
             exercises = islice(distinct(problems.list_exercises(seed, split, kind)), list_count)
             files[f"lists_{kind}_{part}.jsonl"] = [
-                {"kind": kind, "items": list(e.items), "new_item": e.new_item, "answer": e.answer}
-                for e in exercises
+                {"kind": kind, "items": list(e.items), "new_item": e.new_item, "answer": e.answer} for e in exercises
             ]
     return files
 
