@@ -36,7 +36,7 @@ def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
     from dllm_audit.models.loading import find_model
 
     backend = find_backend(backend_name, plugins.backends)
-    ref = model or backend.default_model
+    ref = backend.default_model if model is None else model
     if ref is None:
         raise ModelError(f"Backend {backend.name!r} has no default model: say --model REF.")
     source = find_model(ref, plugins.families)

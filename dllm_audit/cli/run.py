@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from dllm_audit.store.database import Store
 
 
+#: Far beyond any device; a number above it is a slip of the keyboard.
+MOST_IN_FLIGHT = 65_536
+
+
 @click.command(epilog="Example: dllm-audit run --backend dualcache,ar --task gsm_mini --limit 20 --threshold 0.9")
 @click.option("--backend", "backends", required=True, metavar="NAME[,NAME...]", help="See dllm-audit backends.")
 @click.option(
@@ -258,6 +262,8 @@ def _whole_numbers(text: str, option: str) -> list[int]:
         raise UsageError(f"{option} {text!r} is no list of whole numbers, such as 1,4,8.") from None
     if any(number < 1 for number in numbers):
         raise UsageError(f"{option} {text}: at least one request must be in flight.")
+    if any(number > MOST_IN_FLIGHT for number in numbers):
+        raise UsageError(f"{option} {text}: at most {MOST_IN_FLIGHT} requests can be in flight.")
     return numbers
 
 

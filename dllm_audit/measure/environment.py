@@ -158,7 +158,8 @@ def file_sha256(path: Path) -> str:
     known: dict[str, str] = {}
     # No memory yet, or a damaged one, is rebuilt below.
     with contextlib.suppress(OSError, ValueError):
-        known = json.loads(cache.read_text(encoding="utf-8"))
+        remembered = json.loads(cache.read_text(encoding="utf-8"))
+        known = remembered if isinstance(remembered, dict) else {}
     if key not in known:
         known[key] = _sha256(path)
         # A read-only home costs only the memory.

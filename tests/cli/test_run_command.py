@@ -366,6 +366,8 @@ def wrong(call, *arguments: str) -> str:
         (["--backend", "ar", "--task", " "], "--task names nothing."),
         (["--backend", "ar", "--concurrency", "two"], "--concurrency 'two' is no list of whole numbers, such as 1,4,8."),
         (["--backend", "ar", "--concurrency", "1,0"], "--concurrency 1,0: at least one request must be in flight."),
+        (["--backend", "ar", "--concurrency", "100000000000"], "--concurrency 100000000000: at most 65536 requests can be in flight."),
+        (["--backend", "ar", "--model", ""], "There is no model '': it is no folder and no embedded model."),
         (["--backend", "ar", "--concurrency", ""], "--concurrency '' is no list of whole numbers, such as 1,4,8."),
         (["--backend", "ar", "--baseline-model", "x"], "--baseline-model says which model --baseline decodes. Give --baseline NAME too."),
         (["--backend", "ar", "--threshold", "0.9"], "Backend 'ar' has no setting 'threshold'. Known: eos_token_id, eot_token_id, gen_length, stop_at_eos, temperature."),
