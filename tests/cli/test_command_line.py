@@ -16,6 +16,9 @@ from dllm_audit.cli.main import COMMANDS, cli, main
 from dllm_audit.errors import Interrupted, RequestError, UsageError
 
 
+FIRST_FIVE = {"ar", "block", "dualcache", "prefixcache", "uncached"}
+
+
 @pytest.fixture
 def call(capsys):
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -126,10 +129,10 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_backends_lists_the_five_built_in_ones_with_the_documented_facts(call):
+def test_backends_lists_the_first_five_with_the_documented_facts(call):
     status, out, err = call("backends", "--json")
     assert (status, err) == (0, "")
-    listed = json.loads(out)
+    listed = [backend for backend in json.loads(out) if backend["name"] in FIRST_FIVE]
     assert [
         (b["name"], b["provenance"], b["kind"], b["default_model"]) for b in sorted(listed, key=lambda b: b["name"])
     ] == [
@@ -165,7 +168,7 @@ def test_doctor_describes_the_machine_and_warns_of_what_spoils_timing(call, monk
     assert status == 0
     report = json.loads(out)
     assert report["environment"] == facts
-    assert report["backends"] == ["ar", "block", "dualcache", "prefixcache", "uncached"]
+    assert set(report["backends"]) >= FIRST_FIVE
     assert report["warnings"] == [
         "torch uses 8 threads on 2 usable cores; set OMP_NUM_THREADS=2.",
         "Other work is running: the load average is 3.5 on 2 cores. Times will be noisy.",
