@@ -15,7 +15,6 @@ from dllm_audit.cli import main as main_module
 from dllm_audit.cli.main import COMMANDS, cli, main
 from dllm_audit.errors import Interrupted, RequestError, UsageError
 
-
 FIRST_FIVE = {"ar", "block", "dualcache", "prefixcache", "uncached"}
 
 
