@@ -14,7 +14,7 @@ from dllm_audit.backend import (
     Session,
 )
 from dllm_audit.decode.cache import BlockExactCache, CausalCache, DualCache, NoCache, PrefixCache
-from dllm_audit.decode.commit import Factor, FixedK, Threshold
+from dllm_audit.decode.commit import Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
 from dllm_audit.decode.order import Blocks
 from dllm_audit.decode.recipe import Recipe, Schedule, build_recipe, end_token_ids
 from dllm_audit.decode.score import Score
@@ -49,11 +49,13 @@ __all__ = [
     "Recipe",
     "RecipeBackend",
     "Request",
+    "Reveal",
     "Schedule",
     "Score",
     "Session",
     "Setting",
     "Threshold",
+    "ThresholdWithinQuota",
     "build_recipe",
     "end_token_ids",
     "hookimpl",

@@ -45,7 +45,7 @@ BLOCK_DIFFUSION_SETTINGS: Mapping[str, Any] = {
 MASKED_DIFFUSION_SETTINGS: dict[str, Any] = {**BLOCK_DIFFUSION_SETTINGS, "block_length": 32, "compat": None}
 
 #: Families that the built-in decoders of a kind can decode.
-MASKED_DIFFUSION_FAMILIES = ("llada",)
+MASKED_DIFFUSION_FAMILIES = ("llada", "llada-moe", "dream")
 AUTOREGRESSIVE_FAMILIES = ("llama", "qwen2", "qwen3")
 
 

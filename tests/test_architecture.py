@@ -61,7 +61,7 @@ def test_only_evaluate_imports_lm_eval():
 
 
 def test_plugins_import_only_public_names_of_the_package():
-    assert len(PLUGINS) == 6
+    assert len(PLUGINS) == 7
     for file in PLUGINS:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):

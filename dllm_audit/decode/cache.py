@@ -19,6 +19,7 @@ class Window:
 
     kind: kind of forward (see records.FORWARD_KINDS). lo, hi: columns fed to the model.
     visible: columns 0 to `visible` (exclusive) are keys. may_commit: its logits may commit tokens.
+    first_only: they decide the first position of the block alone.
     attention: "full" over the visible columns, "causal", or "block" (block-causal on the absolute grid).
     cached: keys and values of earlier forwards are used and this window's are kept.
     """
@@ -30,6 +31,7 @@ class Window:
     may_commit: bool = True
     attention: str = "full"
     cached: bool = True
+    first_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,25 @@ class NoCache:
 
 @dataclass(frozen=True)
 class _Refreshed:
-    """A full forward at every block start, which also commits; its keys are from before those commits."""
+    """A full forward at every block start, which also commits; its keys are from before those commits.
+
+    A model whose head is shifted predicts the block's first token from the position before it, so its steps feed that
+    position too. first_alone: reproduces NVlabs/Fast-dLLM a9b81e4, v1/dream/model/generation_utils_block.py:517, which
+    feeds the block only and therefore lets the refresh commit the first token of the block, whatever its confidence.
+    """
 
     attention: str = "bidirectional"
     supports_suffix: bool = True
+    first_alone: bool = False
 
     def begin(self, row: RowShape) -> Window | None:
         return None
 
     def open_block(self, row: RowShape, block: Span) -> Window | None:
-        return Window("refresh", 0, row.length, row.length)
+        return Window("refresh", 0, row.length, row.length, first_only=self.first_alone)
+
+    def _step_from(self, row: RowShape, block: Span) -> int:
+        return block.lo if self.first_alone else max(0, block.lo - row.shift)
 
     def close_block(self, row: RowShape, block: Span) -> Window | None:
         return None
@@ -113,7 +124,7 @@ class PrefixCache(_Refreshed):
     name: str = "prefix"
 
     def step(self, row: RowShape, block: Span) -> Window:
-        return Window("denoise", block.lo - row.shift, row.length, row.length)
+        return Window("denoise", self._step_from(row, block), row.length, row.length)
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,7 @@ class DualCache(_Refreshed):
     name: str = "dual"
 
     def step(self, row: RowShape, block: Span) -> Window:
-        return Window("denoise", block.lo - row.shift, block.hi, row.length)
+        return Window("denoise", self._step_from(row, block), block.hi, row.length)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Every policy is a small value with one method:
     select(confidence, quota) -> bool [B, W]
 
 confidence: float [B, W], -inf where a position is no candidate. quota: int [B], tokens that the schedule asks of this step.
-A row without candidates commits nothing; every other row commits at least one token. Ties: the lowest index first.
+A row without candidates commits nothing; every other row commits at least one token (Reveal alone leaves that to chance).
+Ties: the lowest index first.
 """
 
 from __future__ import annotations
@@ -89,3 +90,31 @@ class Factor:
         if self.compat:
             count = torch.where(count == total - 1, total, count)
         return (order.argsort(dim=1) < count[:, None]) & candidate
+
+
+@dataclass(frozen=True)
+class ThresholdWithinQuota:
+    """Of the `quota` most confident candidates, commit the first and those that reach `threshold`.
+
+    The threshold can only slow decoding down. Source: NVlabs/Fast-dLLM a9b81e4, v1/dream/model/generation_utils.py:448-462.
+    """
+
+    threshold: float
+    needs_probability: bool = True
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        return FixedK().select(confidence, quota) & Threshold(self.threshold).select(confidence, quota)
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """Commit each candidate with the step's chance: its random number (confidence "random") lies below the quota.
+
+    A step may commit nothing; the last step's chance is 1. Source: Dream (DreamModel, generation_utils.py, alg "origin"),
+    the sampler of masked diffusion (MDLM, arXiv 2406.07524).
+    """
+
+    needs_probability: bool = False
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        return (confidence > float("-inf")) & (confidence < quota[:, None])

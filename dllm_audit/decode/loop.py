@@ -78,6 +78,8 @@ class DecodeLoop:
         self.shapes: dict[tuple[str, int, int], ShapeTally] = {}
         self.canvas = Canvas.empty(rows, length, model.device)
         cached = recipe.cache.name != "none"
+        #: With a shifted head nothing stands before column 0: it is predicted from itself, as Dream's program does.
+        self.first_from_itself = model.traits.shift > 0 and recipe.cache.attention == "bidirectional"
         self.runner = ForwardRunner(model, self.canvas, cached)
         self.free = list(range(rows))
         self.rows: list[Row] = []
@@ -157,6 +159,8 @@ class DecodeLoop:
             shift = self.model.traits.shift
             lows = torch.tensor([w.lo for w in plan], device=columns.device)
             index = columns[at_row, at_column] - shift - lows[at_row]
+            if self.first_from_itself:
+                index.clamp_min_(0)
             logits = self.runner.logits(hidden, at_row, index, self.recipe.cfg_scale)
             decided = len(at_row)
         interval = self.clock.mark(kind, ids)
@@ -179,6 +183,8 @@ class DecodeLoop:
 
     def _decision_span(self, row: Row, window: Window) -> Span:
         """Columns that compete in this forward."""
+        if window.first_only:
+            return Span(row.span.lo, row.span.lo + 1)
         whole = self.recipe.left_open and window.lo == 0 and window.hi == row.shape.length
         return Span(0, row.span.hi) if whole else row.span
 
@@ -244,7 +250,10 @@ class DecodeLoop:
             self._trace(batch, at_row[picked], at_position, proposals.token[picked], proposals.confidence[picked])
         return begun
 
-    def _quota(self, row: Row) -> int:
+    def _quota(self, row: Row) -> float:
+        """What the schedule asks of this step: a number of tokens, or a chance where it reveals at random."""
+        if self.recipe.schedule.carry:
+            return sum(row.quotas[: row.step + 1]) - (row.span.width - row.open_positions)
         if row.step < len(row.quotas):
             return row.quotas[row.step]
         return 0 if self.recipe.bounded else 1
@@ -315,7 +324,7 @@ def check_fits(row: RowInput, model: LoadedModel) -> None:
             + f" plus gen_length={row.gen_length} is {row.length} positions, but the model was made for "
             f"{traits.max_positions}. Shorten the prompt (fewer few-shot examples) or lower gen_length."
         )
-    if traits.shift and not row.prompt_ids:
+    if traits.shift and traits.attention != "bidirectional" and not row.prompt_ids:
         raise RequestError(
             "The prompt is empty, and this model predicts a token from the one before it. Give at least one."
         )

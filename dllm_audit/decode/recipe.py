@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dllm_audit.decode.cache import BlockExactCache, CachePolicy, DualCache, NoCache
+from dllm_audit.decode.cache import BlockExactCache, CachePolicy, DualCache, NoCache, PrefixCache
 from dllm_audit.decode.commit import CommitPolicy, Factor, FixedK, Threshold
 from dllm_audit.decode.order import Blocks, Span
 from dllm_audit.decode.score import Score
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from dllm_audit.settings import DecodeSettings
 
 
+#: Above this Dream's schedule would cost more than the decoding; it has nothing left to divide long before.
+MOST_TIMED_STEPS = 100_000
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How many denoising steps a block takes, and how many tokens each of them commits.
@@ -23,15 +28,32 @@ class Schedule:
     At most one of `steps` (total over all blocks), `steps_per_block` and `tokens_per_step` is set; none means one token
     per step. keep_empty: steps without a token are run as well, and the block ends after its last step, as in
     ML-GSAI/LLaDA b7e6c35; otherwise a step commits at least one token and a block ends when nothing is open.
+    law: "even" spreads the tokens evenly; "time" and "chance" follow the times of Dream, see `timed_quotas` and
+    `chances`. first_alone: the first step commits one token, whatever the law says.
+    carry: what a step left of its quota is added to that of the next.
     """
 
     steps: int | None = None
     steps_per_block: int | None = None
     tokens_per_step: int | None = None
     keep_empty: bool = False
+    law: str = "even"
+    first_alone: bool = False
+    carry: bool = False
 
     def steps_of(self, block: Span, blocks: int) -> int:
         """Steps planned for `block`, one of `blocks`. Raises SettingError when the steps do not divide."""
+        steps = self._steps_of(block, blocks)
+        if self.law != "even" and steps > MOST_TIMED_STEPS:
+            raise SettingError(f"steps={steps} is too many for Dream's schedule: at most {MOST_TIMED_STEPS}.")
+        if self.carry and block.width % steps:
+            raise SettingError(
+                f"compat=fast-dllm spreads {block.width} tokens evenly over the steps, and steps={steps} does not divide "
+                "them. Choose a divisor, or leave compat out."
+            )
+        return steps
+
+    def _steps_of(self, block: Span, blocks: int) -> int:
         if self.steps is not None:
             if self.steps % blocks:
                 raise SettingError(
@@ -43,8 +65,11 @@ class Schedule:
             return self.steps_per_block
         return -(-block.width // (self.tokens_per_step or 1))
 
-    def quotas(self, block: Span, blocks: int) -> tuple[int, ...]:
-        """Tokens of each step: the open positions spread evenly, the remainder to the first steps."""
+    def quotas(self, block: Span, blocks: int) -> tuple[float, ...]:
+        """Tokens of each step: the open positions spread evenly, the remainder to the first steps.
+
+        With law "time", tokens of each step that commits any; with law "chance", the chance of each position.
+        """
         steps = self.steps_of(block, blocks)
         if self.tokens_per_step is not None:
             # k means k: 32 positions at 5 per step are 5,5,5,5,5,5,2.
@@ -54,9 +79,43 @@ class Schedule:
                 quotas.append(min(self.tokens_per_step, left))
                 left -= quotas[-1]
             return tuple(quotas)
+        if self.law == "chance":
+            return chances(steps)
+        if self.law == "time":
+            return timed_quotas(block.width, steps, self.first_alone)
         base, rest = divmod(block.width, steps)
         # Steps beyond the number of positions have nothing to commit, however many were asked for.
         return tuple(base + (i < rest) for i in range(min(steps, block.width)))
+
+
+@lru_cache(maxsize=64)
+def chances(steps: int) -> tuple[float, ...]:
+    """Chance that a step reveals a position which is still a mask: 1 - s/t for `steps` equal steps from t = 1 to 0.001.
+
+    The last step reveals everything. In float32, whose rounding decides how many tokens a step of `timed_quotas` gets.
+    Source: Dream (DreamModel, generation_utils.py, `_sample`; eps = 0.001).
+    """
+    import torch
+
+    times = torch.linspace(1, 1e-3, steps + 1)
+    return (*(1 - times[1:] / times[:-1]).tolist()[:-1], 1.0)
+
+
+@lru_cache(maxsize=256)
+def timed_quotas(masks: int, steps: int, first_alone: bool) -> tuple[int, ...]:
+    """Tokens of each step of Dream: its chance times the masks that are left, rounded down; the last step takes the rest.
+
+    Steps without a token are left out. first_alone: the first step takes one token, as in Fast-dLLM's Dream.
+    """
+    import torch
+
+    left, quotas = masks, []
+    for step, chance in enumerate(torch.tensor(chances(steps))):
+        quota = int(left * chance) if step < steps - 1 else left
+        quota = min(1, left) if first_alone and step == 0 else quota
+        left -= quota
+        quotas.append(quota)
+    return tuple(quota for quota in quotas if quota)
 
 
 @dataclass(frozen=True)
@@ -100,6 +159,8 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         raise SettingError(
             "compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'."
         )
+    if settings.compat and traits.shift:
+        cache = _as_fast_dllm_runs_dream(settings, cache)
     if settings.compat and settings.tokens_per_step is not None:
         raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
     if settings.compat and settings.block_length and settings.gen_length % settings.block_length:
@@ -125,6 +186,8 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
     else:
         commit = FixedK()
     aligned = "absolute" if isinstance(cache, BlockExactCache) else "prompt"
+    shifted = fast_dllm and traits.shift > 0
+    timed = shifted and isinstance(commit, FixedK)
     return Recipe(
         order=Blocks(settings.block_length, aligned),
         cache=cache,
@@ -138,13 +201,38 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
             compat=llada,
         ),
         commit=commit,
-        schedule=Schedule(settings.steps, settings.steps_per_block, settings.tokens_per_step, keep_empty=llada),
+        schedule=Schedule(
+            settings.steps,
+            settings.steps_per_block,
+            settings.tokens_per_step,
+            keep_empty=llada,
+            law="time" if timed else "even",
+            first_alone=timed,
+        ),
         stop_at_eos=settings.stop_at_eos,
         end_ids=end_ids,
         cfg_scale=settings.cfg_scale,
-        left_open=llada or fast_dllm,
-        bounded=llada or (fast_dllm and isinstance(cache, DualCache)),
+        left_open=llada or (fast_dllm and not shifted),
+        bounded=timed or llada or (fast_dllm and not shifted and isinstance(cache, DualCache)),
     )
+
+
+def _as_fast_dllm_runs_dream(settings: DecodeSettings, cache: CachePolicy) -> CachePolicy:
+    """The cache of Fast-dLLM's program for Dream. Raises SettingError for what that program does not do."""
+    if settings.compat != "fast-dllm":
+        raise SettingError(
+            f"compat={settings.compat} is a program for LLaDA, and this model's head is shifted (Dream)."
+        )
+    if not isinstance(cache, PrefixCache | DualCache):
+        raise SettingError("compat=fast-dllm without a cache is the backend 'dream' for this model: use that one.")
+    if settings.factor is not None:
+        raise SettingError("compat=fast-dllm has no factor for this model: leave out the factor, or compat.")
+    if settings.threshold is None and settings.confidence != "entropy":
+        raise SettingError(
+            "compat=fast-dllm without a threshold ranks by entropy for this model, whatever it is asked for: "
+            "say confidence=entropy, or give a threshold."
+        )
+    return replace(cache, first_alone=True)
 
 
 def end_token_ids(settings: DecodeSettings, traits: ModelTraits) -> tuple[int, ...]:
@@ -152,7 +240,9 @@ def end_token_ids(settings: DecodeSettings, traits: ModelTraits) -> tuple[int, .
     asked = tuple(i for i in (settings.eos_token_id, settings.eot_token_id) if i is not None)
     outside = next((i for i in asked if i >= traits.vocab_size), None)
     if outside is not None:
-        raise SettingError(f"End-of-text id {outside} is outside this model's vocabulary of {traits.vocab_size} tokens.")
+        raise SettingError(
+            f"End-of-text id {outside} is outside this model's vocabulary of {traits.vocab_size} tokens."
+        )
     return asked or tuple(i for i in traits.end_token_ids if i < traits.vocab_size)
 
 

@@ -71,7 +71,9 @@ class RecipeSession:
         seen: set[str] = set()
         for request in requests:
             if request.id in seen:
-                raise UsageError(f"Two requests have the id {request.id!r}. Results are told apart by it: give each its own.")
+                raise UsageError(
+                    f"Two requests have the id {request.id!r}. Results are told apart by it: give each its own."
+                )
             seen.add(request.id)
             try:
                 recipe, gen_length = self.recipe_for(request)

@@ -93,7 +93,7 @@ class Row:
     closes: Callable[[Sequence[int], int], bool] | None = None
     block: int = 0
     pending: Window | None = None
-    quotas: tuple[int, ...] = ()
+    quotas: tuple[float, ...] = ()
     step: int = 0
     planned_steps: int = 0
     open_positions: int = 0

@@ -220,7 +220,12 @@ def _identity(
             "dtype": str(model.dtype).removeprefix("torch."),
             "weights_sha256": digests,
         },
-        "engine": {"mode": conditions.engine, "attention_kernel": "sdpa", "device": str(model.device)},
+        "engine": {
+            "mode": conditions.engine,
+            "attention_kernel": "sdpa",
+            **({"expert_kernel": model.expert_kernel} if model.expert_kernel else {}),
+            "device": str(model.device),
+        },
         "prompts": {
             "num_fewshot": cell.task.config.num_fewshot or 0,
             "chat_template": chat,

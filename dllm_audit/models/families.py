@@ -9,12 +9,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dllm_audit.errors import ModelError, did_you_mean
 from dllm_audit.models.traits import ModelTraits
 
 ConfigFields = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """Where a checkpoint's weight goes: the module's weight `name`, or a part of it.
+
+    expert: index into a weight that holds all experts of a layer, or None for a whole weight.
+    half: which of two halves of that expert's rows, or None for all of them.
+    """
+
+    name: str
+    expert: int | None = None
+    half: int | None = None
+
+
+#: One expert's weight in a checkpoint, and the weight of all experts that transformers keeps instead.
+_EXPERT = re.compile(r"^(.+\.mlp\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.weight$")
+_EXPERT_PARTS: dict[str, tuple[str, int | None]] = {
+    "gate_proj": ("gate_up_proj", 0),
+    "up_proj": ("gate_up_proj", 1),
+    "down_proj": ("down_proj", None),
+}
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,7 @@ class ModelFamily:
     config_class: its config class. translate: checkpoint config -> keyword arguments of that class.
     attention, shift: see ModelTraits. rename: (pattern, replacement) pairs from checkpoint keys to module keys.
     mask_token_id: the published mask id, for checkpoints whose config leaves it out.
+    adapt: changes the module, still without weights, where transformers' own differs from the published network.
     """
 
     name: str
@@ -37,6 +59,16 @@ class ModelFamily:
     shift: int
     rename: tuple[tuple[str, str], ...] = ()
     mask_token_id: int | None = None
+    adapt: Callable[[Any, ConfigFields], None] | None = None
+
+    def place(self, checkpoint_key: str) -> Place:
+        """Where the weight that the checkpoint calls `checkpoint_key` belongs."""
+        name = self.module_key(checkpoint_key)
+        expert = _EXPERT.match(name)
+        if expert is None:
+            return Place(name)
+        weight, half = _EXPERT_PARTS[expert[3]]
+        return Place(f"{expert[1]}.{weight}", int(expert[2]), half)
 
     def module_key(self, checkpoint_key: str) -> str:
         """The module's name of the weight that the checkpoint calls `checkpoint_key`."""
@@ -117,6 +149,46 @@ def _from_llada(fields: ConfigFields) -> dict[str, Any]:
     }
 
 
+def _from_llada_moe(fields: ConfigFields) -> dict[str, Any]:
+    """LLaDA-MoE's config in Qwen3-MoE's words: the same norms per head, experts and router without renormalisation.
+
+    Source: inclusionAI/LLaDA-MoE-7B-A1B, modeling_lladamoe.py, which ignores `norm_topk_prob` and the name of the score
+    function: the router is a softmax whose largest weights are used as they are.
+    """
+    expected = {"clip_qkv": None, "qk_layernorm": True, "partial_rotary_factor": 1, "routed_scaling_factor": 1}
+    for name, value in {**expected, "shared_expert_intermediate_size": None}.items():
+        if fields.get(name, value) != value:
+            raise ModelError(
+                f"This LLaDA-MoE config has {name}={fields[name]!r}; only {value!r} is supported. "
+                "Use a checkpoint of the construction of LLaDA-MoE-7B-A1B."
+            )
+    layers = fields["num_hidden_layers"]
+    frequency = fields.get("moe_layer_freq")
+    sparse = list(frequency) if isinstance(frequency, list | tuple) else [1] * layers
+    if len(sparse) != layers:
+        raise ModelError(
+            f"This LLaDA-MoE config has moe_layer_freq for {len(sparse)} layers and num_hidden_layers={layers}. "
+            "One of them belongs to another checkpoint."
+        )
+    return {
+        **_as_published(fields),
+        "head_dim": fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"],
+        "intermediate_size": fields.get("dense_intermediate_size") or fields["expert_intermediate_size"],
+        "moe_intermediate_size": fields["expert_intermediate_size"],
+        "num_experts": fields["num_experts"],
+        "num_experts_per_tok": fields["num_experts_per_tok"],
+        "mlp_only_layers": [layer for layer, kind in enumerate(sparse) if kind == 0],
+        "norm_topk_prob": False,
+    }
+
+
+def _adapt_llada_moe(module: Any, fields: ConfigFields) -> None:
+    if fields.get("moe_router_enable_expert_bias"):
+        from dllm_audit.models.experts import bias_routers
+
+        bias_routers(module)
+
+
 _LLADA_KEYS = (
     (r"^model\.transformer\.wte\.", "model.embed_tokens."),
     (r"^model\.transformer\.ln_f\.", "model.norm."),
@@ -153,6 +225,26 @@ FAMILIES: tuple[ModelFamily, ...] = (
         attention="bidirectional",
         shift=0,
         mask_token_id=126336,
+    ),
+    _family(
+        "llada-moe",
+        "LLaDA-MoE: masked diffusion, Qwen3-MoE's network with bidirectional attention and an own router",
+        ("LLaDAMoEModelLM",),
+        "Qwen3Moe",
+        translate=_from_llada_moe,
+        rename=((r"\.mlp\.expert_bias$", ".mlp.gate.expert_bias"),),
+        attention="bidirectional",
+        shift=0,
+        mask_token_id=156895,
+        adapt=_adapt_llada_moe,
+    ),
+    _family(
+        "dream",
+        "Dream, DiffuCoder: masked diffusion, Qwen2's network with bidirectional attention and a shifted head",
+        ("DreamModel",),
+        "Qwen2",
+        attention="bidirectional",
+        mask_token_id=151666,
     ),
     _family(
         "llama-block",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import ModelError, did_you_mean
-from dllm_audit.models.families import FAMILIES, ModelFamily, family_of
+from dllm_audit.models.families import FAMILIES, ModelFamily, Place, family_of
 from dllm_audit.models.tiny import EMBEDDED_MODELS
 from dllm_audit.models.traits import ModelTraits
 
@@ -52,6 +52,12 @@ class LoadedModel:
     def parameters(self) -> int:
         """Number of distinct parameters."""
         return sum(p.numel() for p in self.module.parameters())
+
+    @property
+    def expert_kernel(self) -> str | None:
+        """transformers' name of the kernel that runs the experts, or None where the network has none."""
+        config = self.module.config
+        return str(config._experts_implementation) if getattr(config, "num_experts", None) else None
 
     @property
     def weight_bytes(self) -> int:
@@ -104,6 +110,9 @@ _SIZES = (
     "num_key_value_heads",
     "head_dim",
     "max_position_embeddings",
+    "moe_intermediate_size",
+    "num_experts",
+    "num_experts_per_tok",
 )
 
 
@@ -239,9 +248,16 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
         config = getattr(transformers, source.family.config_class)(**fields)
         # The attention kernel is ours to choose: a checkpoint's config may name one that does not fit this machine.
         config._attn_implementation = "sdpa"
+        if "num_experts" in fields:
+            # Of transformers' expert kernels the fastest on a CPU, and one that reads nothing back from a GPU.
+            config._experts_implementation = "grouped_mm"
         config.is_causal = False
         with torch.device("meta"):
             module = getattr(transformers, source.family.module)(config)
+        if source.family.adapt is not None:
+            source.family.adapt(module, source.fields)
+    except ModelError:
+        raise
     except Exception as error:  # a config is foreign data, and transformers has exceptions of its own for a bad one
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().removesuffix(".")
         raise ModelError(
@@ -257,26 +273,36 @@ _DERIVED = ("rotary_emb.inv_freq",)
 
 
 def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.device, dtype: torch.dtype) -> None:
+    import torch
     from safetensors import SafetensorError, safe_open
 
     expected = {name: tuple(p.shape) for name, p in module.state_dict().items()}
-    state = {}
+    state: dict[str, torch.Tensor] = {}
     unknown: list[str] = []
+    parts: dict[str, set[Place]] = {}
     for path in weight_files(source.folder, source.ref):
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
                 for key in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    name = source.family.module_key(key)
-                    if name not in expected:
+                    place = source.family.place(key)
+                    name = place.name
+                    if name not in expected or (place.expert is not None and place.expert >= expected[name][0]):
                         unknown += [] if name.endswith(_DERIVED) else [key]
                         continue
                     tensor = file.get_tensor(key)
-                    if tuple(tensor.shape) != expected[name]:
+                    wanted = _shape_of_part(place, expected[name])
+                    if tuple(tensor.shape) != wanted:
                         raise ModelError(
                             f"{path.name}: {key} has shape {tuple(tensor.shape)}, but config.json means "
-                            f"{expected[name]}. The config and the weights do not belong together."
+                            f"{wanted}. The config and the weights do not belong together."
                         )
-                    state[name] = tensor.to(dtype)
+                    if place.expert is None:
+                        state[name] = tensor.to(dtype)
+                        continue
+                    if name not in state:
+                        state[name] = torch.empty(expected[name], dtype=dtype, device=device)
+                    _part_of(place, state[name]).copy_(tensor)
+                    parts.setdefault(name, set()).add(place)
         except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"{path} cannot be read as safetensors ({error}). It may be cut off: copy it again."
@@ -284,7 +310,8 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
     tied = bool(source.family.translate(source.fields).get("tie_word_embeddings", False))
     if "lm_head.weight" not in state and "model.embed_tokens.weight" in state and tied:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    missing = sorted(set(expected) - set(state))
+    incomplete = {name for name, places in parts.items() if len(places) < _number_of_parts(places, expected[name])}
+    missing = sorted((set(expected) - set(state)) | incomplete)
     if missing:
         raise ModelError(
             f"{source.ref} lacks {len(missing)} of {len(expected)} weights that a {source.family.name} model has, "
@@ -299,6 +326,24 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
     module.load_state_dict(state, assign=True)
     if tied:
         module.lm_head.weight = module.model.embed_tokens.weight
+
+
+def _shape_of_part(place: Place, whole: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a checkpoint's weight must have to go to `place` in a weight of shape `whole`."""
+    if place.expert is None:
+        return whole
+    return (whole[1] if place.half is None else whole[1] // 2, *whole[2:])
+
+
+def _part_of(place: Place, whole: torch.Tensor) -> torch.Tensor:
+    """The view of `whole`, a weight of all experts, that `place` means."""
+    expert = whole[place.expert]
+    return expert if place.half is None else expert.chunk(2)[place.half]
+
+
+def _number_of_parts(places: set[Place], whole: tuple[int, ...]) -> int:
+    """How many parts a weight of all experts of shape `whole` has when it is complete."""
+    return whole[0] * (1 if any(place.half is None for place in places) else 2)
 
 
 def has_tokenizer(folder: Path) -> bool:

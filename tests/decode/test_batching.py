@@ -6,15 +6,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_models import FAMILY_OF, backend, generate, model_of
+from small_models import CELLS, backend, generate, model_of
 
 from dllm_audit import Request
 from dllm_audit.decode.cache import Window
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas, RowInput
 
-BACKENDS = tuple(FAMILY_OF)
-BIDIRECTIONAL = ("uncached", "prefixcache", "dualcache")
+BACKENDS = tuple(CELLS)
+BIDIRECTIONAL = tuple(name for name in BACKENDS if name not in ("block", "ar"))
 TOKENS = st.integers(3, 90)
 
 
@@ -46,7 +46,7 @@ def check_alone_equals_batched(name, requests, given, concurrency):
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_row_alone_equals_the_row_in_a_batch(name):
     choices = [{}, {"threshold": 0.4}, {"tokens_per_step": 3}] if name != "ar" else [{}]
-    end = {"stop_at_eos": True, "eos_token_id": 48 if FAMILY_OF[name] == "llada" else 59}
+    end = {"stop_at_eos": True, "eos_token_id": 48 if CELLS[name] == "llada" else 59}
 
     @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(
@@ -57,7 +57,7 @@ def test_a_row_alone_equals_the_row_in_a_batch(name):
         block_length=st.sampled_from([4, 7, 64]),
     )
     def check(requests, concurrency, choice, stops, block_length):
-        blocks = {"block_length": block_length} if name in BIDIRECTIONAL else {}
+        blocks = {"block_length": block_length} if "block_length" in backend(name).settings and name != "block" else {}
         check_alone_equals_batched(name, requests, {**choice, **blocks, **(end if stops else {})}, concurrency)
 
     check()
@@ -171,3 +171,18 @@ def test_a_backend_can_be_opened_twice_and_its_sessions_do_not_share_anything():
     )
     assert seen["first"] == alone["b"].output_ids
     assert seen["inner"] == alone["o"].output_ids
+
+
+@pytest.mark.parametrize("name", ["dream", "uncached on dream", "prefixcache on dream", "dualcache on dream"])
+def test_a_bidirectional_model_with_a_shifted_head_can_begin_without_a_prompt_beside_rows_that_have_one(name):
+    """Nothing stands before column 0, so it is predicted from itself, as in Dream's program."""
+    requests = [
+        Request("none", prompt_ids=(), suffix_ids=(20, 33, 41, 50)),
+        Request("one", prompt_ids=(7,), suffix_ids=(20, 33)),
+        Request("some", prompt_ids=tuple(range(3, 30))),
+    ]
+    together, _ = generate(name, requests, {"gen_length": 9, "threshold": 0.5}, 3)
+    assert [together[id].committed_tokens for id in ("none", "one", "some")] == [9, 9, 9]
+    for id in ("one", "some"):
+        alone, _ = generate(name, [r for r in requests if r.id == id], {"gen_length": 9, "threshold": 0.5})
+        assert together[id].output_ids == alone[id].output_ids

@@ -36,6 +36,18 @@ def test_a_shifted_head_needs_one_token_of_left_context(cache):
     assert cache.step(shifted, BLOCK).lo == 17
 
 
+@pytest.mark.parametrize("cache", [PrefixCache(first_alone=True), DualCache(first_alone=True)])
+def test_the_program_for_dream_does_without_left_context_and_lets_the_refresh_decide_the_first_position(cache):
+    shifted = RowShape(start=10, end=26, length=30, shift=1)
+    assert cache.step(shifted, BLOCK).lo == 18
+    assert cache.open_block(shifted, BLOCK) == Window("refresh", 0, 30, 30, first_only=True)
+
+
+def test_nothing_stands_to_the_left_of_column_0():
+    shifted = RowShape(start=0, end=16, length=16, shift=1)
+    assert DualCache().step(shifted, Span(0, 8)).lo == 0
+
+
 def test_causal_cache_prefills_the_prompt_and_then_feeds_the_newest_token():
     row = RowShape(start=10, end=12, length=12, shift=1)
     prefill = Window("prefill", 0, 10, 10, may_commit=True, attention="causal")

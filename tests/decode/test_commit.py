@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dllm_audit import Factor, FixedK, Threshold
+from dllm_audit import Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
 
 NONE = -math.inf
 
@@ -95,6 +95,22 @@ def test_factor_treats_every_row_by_its_own_candidates(compat):
     assert select(Factor(1.0, compat=compat), rows) == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
+def test_a_threshold_within_the_quota_commits_the_surest_and_of_the_rest_of_the_quota_what_clears_the_bar():
+    """Quota 3 of four candidates, bar 0.7: 0.95 and 0.8 are in, 0.6 is third but fails, 0.75 would pass but is fourth."""
+    policy = ThresholdWithinQuota(0.7)
+    assert select(policy, [[0.95, 0.8, 0.6, 0.5]], [3]) == [[1, 1, 0, 0]]
+    assert select(policy, [[0.75, 0.95, 0.9, 0.8]], [3]) == [[0, 1, 1, 1]]
+    assert select(policy, [[0.1, 0.3, NONE]], [2]) == [[0, 1, 0]]
+    assert select(policy, [[0.7, 0.9]], [2]) == [[1, 1]]
+
+
+def test_reveal_commits_each_candidate_whose_number_lies_below_the_chance():
+    policy = Reveal()
+    assert select(policy, [[0.1, 0.5, NONE, 0.49], [0.2, 0.9, 0.3, 0.4]], [0.5, 0.25]) == [[1, 0, 0, 1], [1, 0, 0, 0]]
+    assert select(policy, [[0.0, 0.999, NONE]], [1.0]) == [[1, 1, 0]]
+    assert select(policy, [[0.5, 0.6]], [0.1]) == [[0, 0]]
+
+
 POLICIES = [
     FixedK(),
     Threshold(0.7),
@@ -103,6 +119,7 @@ POLICIES = [
     Factor(1.0),
     Factor(0.3),
     Factor(1.0, compat=True),
+    ThresholdWithinQuota(0.7),
 ]
 CELL = st.one_of(st.just(NONE), st.floats(0, 1, width=32))
 TABLE = st.integers(1, 9).flatmap(

@@ -12,7 +12,7 @@ PROMPT = tuple(3 + i % 80 for i in range(1000))
 
 @pytest.fixture
 def outside(request):
-    """Counts calls and query positions (rows x width) of every forward of the five models."""
+    """Counts calls and query positions (rows x width) of every forward of the models of all backends."""
     counted = {"calls": 0, "positions": 0}
     undo = []
     for family in set(FAMILY_OF.values()):

@@ -52,6 +52,70 @@ def test_open_positions_are_spread_evenly_with_the_remainder_to_the_first_steps(
     assert schedule.quotas(Span(10, 10 + width), 4) == quotas
 
 
+def test_the_law_of_time_gives_each_step_its_share_of_what_is_left_rounded_down_and_the_last_step_the_rest():
+    """4 steps from t = 1 to 0.001: shares 0.2497, 0.3329, 0.4990, 1. Of 16: 3.997 -> 3, 4.3 -> 4, 4.5 -> 4, 5."""
+    assert Schedule(steps=4, law="time").quotas(Span(5, 21), 1) == (3, 4, 4, 5)
+    # Of 2: 0.5, 0.67 and 0.998 round to nothing, and such steps are not made.
+    assert Schedule(steps=4, law="time").quotas(Span(0, 2), 1) == (2,)
+    assert Schedule(steps_per_block=1, law="time").quotas(Span(0, 8), 2) == (8,)
+    assert Schedule(steps=4, law="time", first_alone=True).quotas(Span(0, 16), 1) == (1, 4, 5, 6)
+    assert Schedule(steps=2, law="time", first_alone=True).quotas(Span(0, 16), 2) == (1,)
+
+
+def test_the_law_of_chance_ends_in_certainty():
+    assert Schedule(steps=4, law="chance").quotas(Span(0, 9), 1) == pytest.approx(
+        (0.24975, 0.33289, 0.49900, 1.0), abs=1e-5
+    )
+    assert Schedule(law="chance", steps=1).quotas(Span(0, 9), 1) == (1.0,)
+
+
+@pytest.mark.parametrize("law", ["time", "chance"])
+def test_an_absurd_number_of_timed_steps_is_refused(law):
+    with pytest.raises(SettingError) as error:
+        Schedule(steps=10**12, law=law).quotas(Span(0, 8), 1)
+    assert str(error.value) == "steps=1000000000000 is too many for Dream's schedule: at most 100000."
+
+
+def test_a_carried_quota_must_divide():
+    assert Schedule(steps=4, carry=True).quotas(Span(0, 16), 1) == (4, 4, 4, 4)
+    with pytest.raises(SettingError) as error:
+        Schedule(steps=5, carry=True).steps_of(Span(0, 16), 1)
+    assert str(error.value) == (
+        "compat=fast-dllm spreads 16 tokens evenly over the steps, and steps=5 does not divide them. "
+        "Choose a divisor, or leave compat out."
+    )
+
+
+DREAM = ModelTraits("dream", "bidirectional", 1, 128, 4096, mask_token_id=126, end_token_ids=(125,))
+
+
+def test_the_program_for_dream_commits_a_blocks_first_token_unasked_and_feeds_no_left_context():
+    plain = recipe(DualCache(), DREAM, threshold=0.9)
+    program = recipe(DualCache(), DREAM, threshold=0.9, compat="fast-dllm")
+    assert (plain.cache, program.cache) == (DualCache(), DualCache(first_alone=True))
+    assert not program.left_open
+    assert not program.bounded
+    fixed = recipe(PrefixCache(), DREAM, confidence="entropy", steps=8, compat="fast-dllm")
+    assert fixed.schedule == Schedule(steps=8, law="time", first_alone=True)
+    assert fixed.bounded
+
+
+def test_what_no_program_for_dream_does_is_refused_in_compat():
+    assert refused(None, DREAM, compat="llada") == (
+        "compat=llada is a program for LLaDA, and this model's head is shifted (Dream)."
+    )
+    assert refused(None, DREAM, compat="fast-dllm") == (
+        "compat=fast-dllm without a cache is the backend 'dream' for this model: use that one."
+    )
+    assert refused(DualCache(), DREAM, compat="fast-dllm", factor=1.0) == (
+        "compat=fast-dllm has no factor for this model: leave out the factor, or compat."
+    )
+    assert refused(DualCache(), DREAM, compat="fast-dllm", steps=8) == (
+        "compat=fast-dllm without a threshold ranks by entropy for this model, whatever it is asked for: "
+        "say confidence=entropy, or give a threshold."
+    )
+
+
 def test_steps_count_over_all_blocks():
     assert Schedule(steps=12).steps_of(Span(0, 8), 4) == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from golden_cases import MODEL, Decoded, Outside
+from golden_cases import FOLDER, MODEL, Decoded, Outside
 
 from dllm_audit import Failure, Generation, Request
 from dllm_audit.models.loading import LoadedModel, find_model, load_model
@@ -18,12 +18,27 @@ def tiny_llada() -> LoadedModel:
 
 
 @pytest.fixture(scope="session")
+def tiny_dream() -> LoadedModel:
+    return load_model(find_model(str(FOLDER / "tiny-dream")), "cpu", "float32")
+
+
+@pytest.fixture(scope="session")
+def tiny_llada_moe() -> LoadedModel:
+    return load_model(find_model(str(FOLDER / "tiny-llada-moe")), "cpu", "float32")
+
+
+@pytest.fixture(scope="session")
 def decode(tiny_llada) -> Callable[..., Decoded]:
     """decode(backend name, requests, settings, concurrency) -> Decoded, with traces."""
+    return decoder_of(tiny_llada)
+
+
+def decoder_of(model: LoadedModel) -> Callable[..., Decoded]:
+    """The same for any model."""
     backends = load_plugins().backends
 
     def run(backend: str, requests: Iterable[Request], settings=None, concurrency: int = 1) -> Decoded:
-        network, out, since_last = tiny_llada.module.model, Decoded(), Outside()
+        network, out, since_last = model.module.model, Decoded(), Outside()
         inner = network.forward
 
         def counted(*args, **kwargs):
@@ -41,9 +56,7 @@ def decode(tiny_llada) -> Callable[..., Decoded]:
 
         network.forward = counted
         try:
-            out.log = (
-                backends[backend].open(tiny_llada, settings or {}).generate(list(requests), keep, concurrency, True)
-            )
+            out.log = backends[backend].open(model, settings or {}).generate(list(requests), keep, concurrency, True)
         finally:
             network.forward = inner
         return out

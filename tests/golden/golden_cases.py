@@ -14,6 +14,7 @@ from dllm_audit import EngineLog, Failure, Generation
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "tiny-llada"
 FAMILIES = ("llada_original", "llada_fastdllm_24cc59e", "llada_fastdllm_a9b81e4")
+DREAM = ("dream_original", "dream_fastdllm_nocache", "dream_fastdllm_block")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Row:
     commits: tuple[tuple[tuple[int, int, float], ...], ...]
     forward_calls: int
     residual_masks: int
+    seed: int | None = None
 
 
 @dataclass
@@ -61,6 +63,9 @@ def cases(family: str) -> list[dict[str, Any]]:
 
 def backend_of(case: dict[str, Any]) -> str:
     """The backend that decodes as the recorded function did."""
+    if "dream" in case["model"]:
+        dual = case["settings"].get("dual_cache")
+        return "dream" if dual is None else "dualcache" if dual else "prefixcache"
     function = case["reference"]["function"]
     return "dualcache" if "dual" in function else "prefixcache" if "prefix" in function else "uncached"
 
@@ -71,7 +76,11 @@ def settings_of(family: str, case: dict[str, Any]) -> dict[str, Any]:
     names = ("gen_length", "block_length", "steps", "threshold", "factor")
     settings = {name: recorded[name] for name in names if recorded.get(name) is not None}
     settings |= {"mask_token_id": case["mask_token_id"], "stop_at_eos": False}
-    if family != "llada_original":
+    if family in DREAM:
+        return settings | _dream_settings(family, recorded)
+    if family == "dinfer_decoders":
+        return settings
+    if case["reference"]["repo"] != "ML-GSAI/LLaDA" and family != "llada_original":
         return settings | {"compat": "fast-dllm", "confidence_dtype": "float64"}
     settings |= {"compat": "llada", "confidence_dtype": "model"}
     if recorded.get("cfg_scale"):
@@ -80,6 +89,20 @@ def settings_of(family: str, case: dict[str, Any]) -> dict[str, Any]:
         if recorded.get(flag):
             settings |= {"eos": eos, "eos_token_id": 121, "eot_token_id": 123}
     return settings
+
+
+#: Names of the criteria in the programs for Dream, in our words.
+CRITERIA = {"maskgit_plus": "probability", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}
+
+
+def _dream_settings(family: str, recorded: dict[str, Any]) -> dict[str, Any]:
+    settings: dict[str, Any] = {"gen_length": recorded["max_new_tokens"]}
+    if family != "dream_original":
+        settings["compat"] = "fast-dllm"
+    if recorded["alg"] == "confidence_threshold":
+        return settings
+    # The block version ranks by entropy, whatever it was asked for.
+    return settings | {"confidence": "entropy" if family.endswith("block") else CRITERIA[recorded["alg"]]}
 
 
 def rows(family: str) -> Iterator[Row]:
@@ -99,5 +122,6 @@ def rows(family: str) -> Iterator[Row]:
                 window=tuple(case["output_ids"][number][len(prompt) :]),
                 commits=tuple(tuple((at - pads, token, p) for at, token, p in step) for step in steps if step),
                 forward_calls=case["forward_calls"],
-                residual_masks=case["residual_masks"],
+                residual_masks=case.get("residual_masks") or 0,
+                seed=case.get("torch_manual_seed"),
             )

@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from conftest import decoder_of
 from golden_cases import FOLDER
 
 from dllm_audit import Failure, Generation, Request
@@ -142,3 +143,42 @@ def test_a_model_whose_likeliest_token_is_the_mask_ends_where_fast_dllm_never_do
         tiny_llada.module.lm_head = head
     assert results[0].residual_masks == 0
     assert 126 not in results[0].output_ids
+
+
+@pytest.mark.parametrize(
+    ("id", "backend", "settings"),
+    [
+        ("dream-block-b2-prefix-thr", "prefixcache", {"threshold": 0.5}),
+        ("dream-block-b2-dual-thr", "dualcache", {"threshold": 0.5}),
+        ("dream-block-b2-entropy", "prefixcache", {"confidence": "entropy", "steps": 8}),
+        ("dream-block-leftpad", "dualcache", {"threshold": 0.5}),
+        ("dream-nocache-thr-b2", "dream", {"threshold": 0.5, "steps": 8}),
+    ],
+)
+def test_unequal_rows_of_dream_share_a_batch_where_fast_dllm_hangs_crashes_or_refuses(
+    tiny_dream, id, backend, settings
+):
+    assert OBSERVED[id] != "no exception" or "entropy" in id
+    decode = decoder_of(tiny_dream)
+    blocks = {} if backend == "dream" else {"block_length": 8}
+    given = {"gen_length": 16, "compat": "fast-dllm", **blocks, **settings}
+    requests = [Request(str(n), prompt_ids=PROMPT[n:]) for n in range(3)]
+    both, alone = (decode(backend, requests, given, concurrency=rows).results for rows in (3, 1))
+    assert [both[n].output_ids for n in "012"] == [alone[n].output_ids for n in "012"]
+    assert {result.residual_masks for result in both.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("id", "backend", "settings", "said"),
+    [
+        ("dream-nocache-thr-indiv", "dream", {"threshold": 0.5, "steps": 5}, "steps=5 does not divide"),
+        ("dream-block-blocklen-indiv", "dualcache", {"threshold": 0.5, "block_length": 32}, "no multiple of"),
+        ("dream-block-origin", "dualcache", {"confidence": "random", "steps": 16, "block_length": 8}, "by entropy"),
+    ],
+)
+def test_what_fast_dllms_dream_asserts_or_silently_changes_is_said(tiny_dream, id, backend, settings, said):
+    assert OBSERVED[id] == ("no exception" if id == "dream-block-origin" else "AssertionError")
+    request = Request("only", prompt_ids=PROMPT, settings={"gen_length": 16, "compat": "fast-dllm", **settings})
+    result = decoder_of(tiny_dream)(backend, [request]).results["only"]
+    assert isinstance(result, Failure)
+    assert said in result.message

@@ -156,7 +156,7 @@ def test_an_unknown_architecture_gets_the_nearest_known_one(folder):
     write_config(folder, architectures=["LLaDAModelForLM"])
     assert refused(folder) == (
         f"{folder}: its architecture 'LLaDAModelForLM' belongs to no model family that is installed. "
-        "Did you mean 'LLaDAModelLM'?"
+        "Did you mean 'LLaDAModelLM' or 'LLaDAMoEModelLM'?"
     )
 
 
@@ -435,7 +435,8 @@ def test_every_family_names_classes_that_transformers_has(family):
     assert hasattr(transformers, family.module)
     assert hasattr(transformers, family.config_class)
     assert family.attention in ("bidirectional", "block", "causal")
-    assert (family.shift == 1) == (family.attention == "causal")
+    # An autoregressive head is shifted by one, and of the others Dream's alone, which began as one.
+    assert (family.shift == 1) == (family.attention == "causal" or family.name == "dream")
 
 
 def test_every_weight_of_a_llada_checkpoint_has_a_place():
@@ -443,6 +444,104 @@ def test_every_weight_of_a_llada_checkpoint_has_a_place():
     module = load_model(find_model(str(TINY_LLADA)), "cpu", "float32").module
     names = {family.module_key(key) for key in load_file(TINY_LLADA / "model.safetensors")}
     assert names == set(module.state_dict())
+
+
+# -- mixtures of experts --
+
+
+@pytest.fixture
+def moe(tmp_path) -> Path:
+    """A copy of the recorded LLaDA-MoE, to be spoilt."""
+    return Path(shutil.copytree(TINY_LLADA.parent / "tiny-llada-moe", tmp_path / "moe"))
+
+
+def change_weights(folder: Path, change) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def test_every_expert_of_a_checkpoint_has_its_place_in_the_weights_of_all(moe):
+    weights = load_file(moe / "model.safetensors")
+    experts = load_model(find_model(str(moe)), "cpu", "float32").module.model.layers[1].mlp.experts
+    for number in range(8):
+        gate, up, down = (
+            weights[f"model.layers.1.mlp.experts.{number}.{n}_proj.weight"] for n in ("gate", "up", "down")
+        )
+        assert torch.equal(experts.gate_up_proj[number], torch.cat([gate, up]))
+        assert torch.equal(experts.down_proj[number], down)
+
+
+@pytest.mark.parametrize("part", ["gate_proj", "up_proj", "down_proj"])
+def test_a_missing_expert_is_said(moe, part):
+    change_weights(moe, lambda weights: weights.pop(f"model.layers.2.mlp.experts.7.{part}.weight"))
+    packed = "down_proj" if part == "down_proj" else "gate_up_proj"
+    assert refused(moe) == (
+        f"{moe} lacks 1 of 36 weights that a llada-moe model has, the first is model.layers.2.mlp.experts.{packed}. "
+        "It may be another kind of model, or a file may be missing."
+    )
+
+
+def test_an_expert_beyond_the_config_is_refused(moe):
+    def add(weights):
+        weights["model.layers.0.mlp.experts.8.down_proj.weight"] = torch.zeros(64, 48)
+
+    change_weights(moe, add)
+    assert refused(moe).startswith(f"{moe} holds 1 weights that a llada-moe model with this config.json does not have")
+
+
+def test_an_expert_of_another_shape_is_refused(moe):
+    def shrink(weights):
+        weights["model.layers.0.mlp.experts.3.up_proj.weight"] = torch.zeros(40, 64)
+
+    change_weights(moe, shrink)
+    assert "experts.3.up_proj.weight has shape (40, 64), but config.json means (48, 64)." in refused(moe)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("clip_qkv", 8.0, "None"),
+        ("qk_layernorm", False, "True"),
+        ("shared_expert_intermediate_size", 64, "None"),
+        ("partial_rotary_factor", 0.5, "1"),
+    ],
+)
+def test_a_llada_moe_of_another_construction_is_refused(moe, field, value, wanted):
+    write_config(moe, **{field: value})
+    assert refused(moe).startswith(f"This LLaDA-MoE config has {field}={value!r}; only {wanted} is supported.")
+
+
+def test_layers_that_do_not_match_their_kinds_are_refused(moe):
+    write_config(moe, moe_layer_freq=[0, 1])
+    assert "moe_layer_freq for 2 layers and num_hidden_layers=3" in refused(moe)
+
+
+def test_a_config_names_no_expert_kernel_and_the_one_that_ran_is_known(moe):
+    write_config(moe, _experts_implementation="eager", experts_implementation="eager")
+    assert load_model(find_model(str(moe)), "cpu", "float32").expert_kernel == "grouped_mm"
+    assert load_model(find_model(str(TINY_LLADA)), "cpu", "float32").expert_kernel is None
+
+
+def test_a_bias_of_the_router_chooses_experts_and_stays_in_their_weights(moe):
+    """Three experts with equal logits: shares 1/3 each, plus (0, 0.5, 0.25): experts 1 and 2 with 5/6 and 7/12."""
+    from dllm_audit.models.experts import BiasedRouter
+
+    config = transformers.Qwen3MoeConfig(hidden_size=4, num_experts=3, num_experts_per_tok=2)
+    router = BiasedRouter(config)
+    router.expert_bias.copy_(torch.tensor([0.0, 0.5, 0.25]))
+    _, weights, experts = router(torch.ones(1, 4))
+    assert experts.tolist() == [[1, 2]]
+    assert weights[0].tolist() == pytest.approx([5 / 6, 7 / 12])
+    write_config(moe, moe_router_enable_expert_bias=True)
+
+    def add(weights):
+        for layer in range(3):
+            weights[f"model.layers.{layer}.mlp.expert_bias"] = torch.arange(8.0)
+
+    change_weights(moe, add)
+    module = load_model(find_model(str(moe)), "cpu", "float32").module
+    assert module.model.layers[2].mlp.gate.expert_bias.tolist() == list(range(8))
 
 
 # -- a model of the wrong kind --

@@ -13,7 +13,7 @@ import pytest
 from dllm_audit.plugins import load_plugins
 
 TINY_LLADA = Path(__file__).parents[1] / "golden" / "tiny-llada"
-BUILT_IN = ["ar", "block", "dualcache", "prefixcache", "uncached"]
+BUILT_IN = ["ar", "block", "dream", "dualcache", "prefixcache", "uncached"]
 
 HASTY = """
 from dllm_audit import MASKED_DIFFUSION_FAMILIES, MASKED_DIFFUSION_SETTINGS, DualCache, RecipeBackend, Setting, build_recipe, hookimpl
