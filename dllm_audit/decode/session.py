@@ -94,11 +94,11 @@ class RecipeSession:
             logs.append(self._run_group(recipe, group, on_result, concurrency, traced, before))
         return _join(logs)
 
-    def forward_costs(self, shapes: Sequence[ForwardShape], repeats: int = 5) -> list[float]:
+    def forward_costs(self, shapes: Sequence[ForwardShape]) -> list[float]:
         """Seconds of one bare forward of each shape, measured now, apart from any request. See decode.costs."""
         from dllm_audit.decode.costs import measure_costs
 
-        return measure_costs(self.model, shapes, repeats)
+        return measure_costs(self.model, shapes)
 
     def warm_up(self, request: Request) -> None:
         """Decode `request` once and forget it, so that the first timed request does not pay for allocations."""
