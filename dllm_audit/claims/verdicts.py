@@ -66,6 +66,18 @@ FAILING = (Verdict.NOT_REPRODUCED, Verdict.CONTRADICTED)
 """The verdicts with which `claims check --strict` ends with exit status 1."""
 
 
+class Obstacle(StrEnum):
+    """Why nothing is judged, as the end of "so many claims: ...", furthest from a verdict first."""
+
+    NO_RECIPE = "nobody has written down what to run"
+    NO_NUMBER = "the figure is no number that a run could be held against"
+    NO_RUNS = "no run of what the recipe asks for"
+    OTHER_HARDWARE = "an absolute speed of other hardware"
+    NO_FIGURE = "the runs do not give the quantity"
+    UNLIKE = "the two sides do not commit alike"
+    NO_STANDARD = "the reference hardly ever answers correctly"
+
+
 @dataclass(frozen=True)
 class Number:
     """One number a verdict used. `status`: measured, derived or quoted. None where it is unknown."""
@@ -84,8 +96,8 @@ class Check:
     """The verdict on one recipe of a claim.
 
     scope: `claim` for the claim's own checkpoint; `mechanism` for other models, which says something of the cause and
-    nothing of the claim's speed. embedded: whether those are the models of the package. shows: what was put to the test. next_commands: what would settle it;
-    empty when it is reproduced.
+    nothing of the claim's speed. embedded: whether those are the models of the package. shows: what was put to the test.
+    next_commands: what would settle it; empty when it is reproduced. obstacle: only with "not comparable here".
     """
 
     claim: str
@@ -100,6 +112,7 @@ class Check:
     runs: tuple[str, ...]
     caveats: tuple[str, ...]
     next_commands: tuple[str, ...]
+    obstacle: Obstacle | None = None
 
     @property
     def fails(self) -> bool:
@@ -115,6 +128,7 @@ class _Judged:
     reason: str
     needed: int | None = None
     again: bool = False
+    obstacle: Obstacle | None = None
 
 
 #: In the basis of a number whose interval was widened.
@@ -127,13 +141,16 @@ def check_claims(
     database: Path,
     model: str | None = None,
     baseline_model: str | None = None,
+    runs: Sequence[Run] | None = None,
 ) -> list[Check]:
     """The verdict on every recipe of every claim; a claim without one has one "not comparable here".
 
     store: None when there are no results yet. `model` and `baseline_model` take the place of those of the claims' own
-    own recipes, never of the mechanisms.
+    recipes, never of the mechanisms. runs: those of the store that a side may be, all by default;
+    the A/A control beside them counts in any case.
     """
-    runs = [] if store is None else store.runs()
+    if runs is None:
+        runs = [] if store is None else store.runs()
     checks = []
     for claim in claims:
         if claim.recipe is None and not claim.mechanisms:
@@ -158,6 +175,7 @@ def _no_recipe(claim: Claim) -> Check:
         (),
         (),
         (f"dllm-audit claims show {claim.id}",),
+        Obstacle.NO_RECIPE,
     )
 
 
@@ -192,11 +210,13 @@ def _check(
     )
     if quantity is None or expectation is None:
         return replace(
-            blank, reason="The claim's value is no number that a run could be held against; its recipe says no other."
+            blank,
+            reason="The claim's value is no number that a run could be held against; its recipe says no other.",
+            obstacle=Obstacle.NO_NUMBER,
         )
     found = _find(runs, sides)
     if found is None or store is None:
-        return replace(blank, reason=_missing(runs, sides, database))
+        return replace(blank, reason=_missing(runs, sides, database), obstacle=Obstacle.NO_RUNS)
     ours, theirs = found
     used = (str(ours["run_id"]),) + ((str(theirs["run_id"]),) if theirs else ())
     elsewhere = _other_hardware(claim, ours) if not mechanism else None
@@ -206,6 +226,7 @@ def _check(
             reason=f"Absolute speeds are judged on the same hardware only: {elsewhere}.",
             runs=used,
             next_commands=(f"dllm-audit claims show {claim.id}",),
+            obstacle=Obstacle.OTHER_HARDWARE,
         )
     if theirs is None:
         figures = _alone(store, ours, quantity)
@@ -227,6 +248,7 @@ def _check(
         runs=used,
         caveats=tuple(caveats),
         next_commands=_next(verdict, judged, recipe, sides, used, database),
+        obstacle=judged.obstacle,
     )
 
 
@@ -444,7 +466,8 @@ def _is_margin(expectation: Expectation) -> bool:
 
 def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
     if number.value is None:
-        return _Judged(Verdict.NOT_COMPARABLE, f"The {quantity} cannot be taken: {number.basis}.")
+        reason = f"The {quantity} cannot be taken: {number.basis}."
+        return _Judged(Verdict.NOT_COMPARABLE, reason, obstacle=Obstacle.NO_FIGURE)
     said = _said(number)
     if number.low is None or number.high is None:
         return _Judged(Verdict.UNDECIDED, f"{said} is without an interval: {number.basis}.")
@@ -530,12 +553,14 @@ def _guarded(
             Verdict.NOT_COMPARABLE,
             f"The sides do not commit alike: {ours:.2f} tokens per forward against {theirs:.2f}, "
             f"where at least {least:g} times as many are asked for.",
+            obstacle=Obstacle.UNLIKE,
         )
     quality = comparison.quality
     if quantity == "quality difference" and quality is not None and _no_standard(quality):
         return _Judged(
             Verdict.NOT_COMPARABLE,
             f"The reference answers {(quality.baseline or 0) * 100:.0f} % correctly, so there is nothing to lose or keep.",
+            obstacle=Obstacle.NO_STANDARD,
         )
     if judged.verdict is not Verdict.REPRODUCED or quantity not in RATIOS or not promises:
         return judged
