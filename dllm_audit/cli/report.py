@@ -23,7 +23,11 @@ DEFAULT_REPORT = "dllm-audit-report.html"
     "-o", "--output", type=click.Path(path_type=Path), default=DEFAULT_REPORT, show_default=True, help="File to write."
 )
 @click.option(
-    "--run", "runs", multiple=True, metavar="RUN", help="Only this run (repeatable) [default: the newest of each]."
+    "--run",
+    "runs",
+    multiple=True,
+    metavar="RUN",
+    help="Only this run (repeatable), for verdicts on claims too [default: the newest of each].",
 )
 @margin_option
 @database_option
@@ -34,15 +38,19 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
     An older report of the same name is replaced once the new one is complete.
     """
     from dllm_audit.claims.registry import load_claims
+    from dllm_audit.claims.traps import load_traps
     from dllm_audit.report.build import gather, render
     from dllm_audit.report.tokens import token_texts
     from dllm_audit.store.database import Store
 
     _check_target(output)
+    traps, problems = load_traps()
+    for problem in problems:
+        click.echo(f"Warning: {problem}", err=True)
     click.echo(f"Reading {database} ...", err=True)
     with Store.open(database) as store:
         chosen = list({run["run_id"]: run for name in runs for run in [store.run(name)]}.values()) or None
-        report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100)
+        report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100, traps=traps)
     write_whole(output, render(report))
     if as_json:
         click.echo(json.dumps(facts(output, report), indent=2))
@@ -79,6 +87,11 @@ def facts(output: Path, report: Report) -> dict[str, Any]:
         ],
         "claims": report.claims.claims,
         "traps": report.claims.traps,
+        "checks": {
+            "summary": report.checks.sentence,
+            "verdicts": [card.check.as_dict() for card in report.checks.cards],
+            "not_comparable": {str(row.obstacle): row.claims for row in report.checks.obstacles},
+        },
     }
 
 
@@ -87,7 +100,8 @@ def summary_lines(report: Report) -> tuple[str, str]:
     from dllm_audit.analysis.plain import one_line
 
     counts = f"{report.claims.claims} published claims with {report.claims.traps} traps."
-    return one_line(report.verdict.headline), one_line(f"{report.verdict.ran} {counts}", 400)
+    ran = f"{report.verdict.ran} {counts} {report.checks.sentence}"
+    return one_line(report.verdict.headline), one_line(ran, 600)
 
 
 def write_whole(path: Path, text: str) -> None:

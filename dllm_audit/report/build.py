@@ -12,12 +12,14 @@ from dllm_audit import __version__
 from dllm_audit.analysis.pairing import DEFAULT_MARGIN
 from dllm_audit.analysis.plain import visible
 from dllm_audit.errors import UsageError
+from dllm_audit.report.checks import quantity
 from dllm_audit.report.contexts import Report, TokenTexts, newest_runs, report_context
 from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
 from dllm_audit.resources import resource_folder
 
 if TYPE_CHECKING:
     from dllm_audit.claims.registry import Registry
+    from dllm_audit.claims.traps import Trap
     from dllm_audit.store.database import Store
 
 
@@ -29,13 +31,15 @@ def build_report(
     token_texts: TokenTexts | None = None,
     margin: float = DEFAULT_MARGIN,
     made_at: dt.datetime | None = None,
+    traps: Sequence[Trap] | None = None,
 ) -> str:
     """The report of `runs` (rows of the store; by default the newest of each content) as one HTML text.
 
     token_texts: gives the texts of single tokens for the traced example; without it their ids are shown.
+    traps: those that claims are searched for, by default those of the package.
     Raises UsageError when there is no run.
     """
-    return render(gather(store, registry, runs, token_texts=token_texts, margin=margin, made_at=made_at))
+    return render(gather(store, registry, runs, token_texts=token_texts, margin=margin, made_at=made_at, traps=traps))
 
 
 def gather(
@@ -46,8 +50,12 @@ def gather(
     token_texts: TokenTexts | None = None,
     margin: float = DEFAULT_MARGIN,
     made_at: dt.datetime | None = None,
+    traps: Sequence[Trap] | None = None,
 ) -> Report:
-    """What the report says, before it is laid out. Arguments as of `build_report`."""
+    """What the report says, before it is laid out. Arguments as of `build_report`.
+
+    Claims are checked against the named runs only, or against all that are stored, as `claims check` does.
+    """
     stored = store.runs()
     chosen = newest_runs(stored) if runs is None else list(runs)
     if not chosen:
@@ -64,6 +72,8 @@ def gather(
         made_at=f"{moment:%Y-%m-%d %H:%M} UTC",
         margin=margin,
         left_out=len(stored) - len(chosen) if runs is None else 0,
+        traps=traps,
+        checked_runs=stored if runs is None else chosen,
     )
 
 
@@ -82,7 +92,14 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=number, percent=percent, seconds=seconds, points=points, vis=visible, token=token_text, svg=Markup
+        number=number,
+        percent=percent,
+        seconds=seconds,
+        points=points,
+        vis=visible,
+        token=token_text,
+        svg=Markup,
+        quantity=quantity,
     )
     environment.globals.update(interval=interval, num=number, pct=percent, sec=seconds)
     page = environment.get_template("report.html.j2").render(

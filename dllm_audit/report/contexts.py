@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.analysis.figures import Figure
@@ -22,17 +23,18 @@ from dllm_audit.analysis.references import (
 )
 from dllm_audit.analysis.repeats import RepeatGroup, group_repeats
 from dllm_audit.analysis.summary import Metric, RunSummary, summarise
-from dllm_audit.claims.questions import Answer, DisclosureScore, Status, ask, describe, disclosure_score
-from dllm_audit.claims.schema import Gap, Stated
-from dllm_audit.claims.traps import TrapFinding, find_traps
+from dllm_audit.claims.dossier import Dossier, amount, disclosure, examine
+from dllm_audit.claims.questions import Status
+from dllm_audit.claims.verdicts import check_claims
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
+from dllm_audit.report.checks import CheckCard, ChecksSection, checks_section
 from dllm_audit.report.formats import interval, number, points
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
 
 if TYPE_CHECKING:
     from dllm_audit.claims.registry import Registry
-    from dllm_audit.claims.schema import Claim
+    from dllm_audit.claims.traps import Trap
     from dllm_audit.store.database import Store
 
 #: Text of single tokens of a model, or None where no tokenizer is at hand. Called with the run's row.
@@ -46,6 +48,9 @@ ORDER BY ordinal
 
 AGAINST_AR = "the autoregressive model"
 AGAINST_ONE_TOKEN = "one token per step, same model"
+
+#: Characters of a claim's figure that have room beside its statement.
+LONGEST_FIGURE = 36
 
 #: Steps of a trace that are shown; a longer one says how many were left out.
 SHOWN_STEPS = 160
@@ -219,14 +224,17 @@ class RunDetails:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """One published claim with the four questions and the traps it walks into."""
+    """One published claim: what can be said of it without measuring, and what these runs say.
 
-    claim: Claim
+    disclosed: how much the source discloses, in words. disputed: ids of the contradicting claims that are in the page.
+    """
+
+    dossier: Dossier
     figure: str
     link: str | None
-    answers: tuple[Answer, ...]
-    disclosure: DisclosureScore
-    traps: tuple[TrapFinding, ...]
+    disclosed: str
+    disputed: frozenset[str]
+    checks: tuple[CheckCard, ...]
 
 
 @dataclass(frozen=True)
@@ -265,6 +273,7 @@ class Report:
     database: str
     verdict: VerdictSection
     tasks: tuple[TaskSection, ...]
+    checks: ChecksSection
     claims: ClaimsSection
     environments: tuple[EnvironmentColumn, ...]
     details: tuple[RunDetails, ...]
@@ -289,9 +298,22 @@ def report_context(
     made_at: str,
     margin: float = DEFAULT_MARGIN,
     left_out: int = 0,
+    traps: Sequence[Trap] | None = None,
+    checked_runs: Sequence[Mapping[str, Any]] | None = None,
 ) -> Report:
-    """Gather every section from the stored `runs` and the registry of claims."""
+    """Gather every section from the stored `runs` and the registry of claims.
+
+    traps: those of the package by default. checked_runs: those that verdicts on claims may use, `runs` by default.
+    """
     rows = _numbered(store, runs)
+    checks = checks_section(
+        # The name alone, as everywhere in the page: a folder says whose machine this is.
+        check_claims(
+            registry.claims, store, Path(store.path.name), runs=runs if checked_runs is None else checked_runs
+        ),
+        registry.claims,
+        {row.summary.run_id: row for row in rows},
+    )
     tasks = tuple(
         _task(store, name, tuple(row for row in rows if row.summary.run["task"] == name), token_texts, margin)
         for name in dict.fromkeys(str(row.summary.run["task"]) for row in rows)
@@ -302,7 +324,8 @@ def report_context(
         database=store.path.name,
         verdict=_verdict(rows, tasks, margin),
         tasks=tasks,
-        claims=_claims(registry),
+        checks=checks,
+        claims=_claims(registry, traps, checks),
         environments=_environments(rows),
         details=tuple(_details(row) for row in rows),
         commands=tuple(
@@ -879,10 +902,12 @@ def _details(row: RunRow) -> RunDetails:
 # -- claims --
 
 
-def _claims(registry: Registry) -> ClaimsSection:
+def _claims(registry: Registry, traps: Sequence[Trap] | None, checks: ChecksSection) -> ClaimsSection:
     by_system: dict[str, list[ClaimRow]] = {}
+    known = frozenset(claim.id for claim in registry.claims)
     for claim in registry.claims:
-        by_system.setdefault(claim.system, []).append(_claim(claim))
+        row = _claim(examine(claim, registry, traps), known, checks.of(claim.id))
+        by_system.setdefault(claim.system, []).append(row)
     systems = tuple(
         _system(name, by_system[name]) for name in sorted(by_system, key=lambda name: (-len(by_system[name]), name))
     )
@@ -892,27 +917,22 @@ def _claims(registry: Registry) -> ClaimsSection:
 def _system(name: str, rows: Sequence[ClaimRow]) -> SystemRow:
     counts = []
     for question in range(4):
-        found = Counter(str(row.answers[question].status) for row in rows)
+        found = Counter(str(row.dossier.answers[question].status) for row in rows)
         counts.append(tuple((str(status), found[str(status)]) for status in Status if found[str(status)]))
-    return SystemRow(name, tuple(rows), tuple(counts), sum(len(row.traps) for row in rows))
+    return SystemRow(name, tuple(rows), tuple(counts), sum(len(row.dossier.traps) for row in rows))
 
 
-def _claim(claim: Claim) -> ClaimRow:
+def _claim(dossier: Dossier, known: frozenset[str], checks: tuple[CheckCard, ...]) -> ClaimRow:
     import re
 
-    answers = tuple(ask(claim))
-    # The source's own wording carries its unit.
-    value = claim.value.wording if isinstance(claim.value, Stated) else describe(claim.value)
-    if len(value) > 36:
-        value = "in words"
-    stated = isinstance(claim.value, float | int)
-    unit = "" if claim.unit == "x" or isinstance(claim.unit, Gap) else f" {claim.unit}"
+    claim = dossier.claim
+    value = amount(claim.value, claim.unit)
     arxiv = re.fullmatch(r"arXiv:(\d{4}\.\d{4,5})(?:v\d+)?", claim.source.identifier)
     return ClaimRow(
-        claim=claim,
-        figure=f"{value}{'x' if claim.unit == 'x' and stated else unit if stated else ''}",
+        dossier=dossier,
+        figure="in words" if len(value) > LONGEST_FIGURE else value,
         link=f"https://arxiv.org/abs/{arxiv[1]}" if arxiv else None,
-        answers=answers,
-        disclosure=disclosure_score(answers),
-        traps=tuple(find_traps(claim)),
+        disclosed=disclosure(dossier.score),
+        disputed=known.intersection(dispute.claim for dispute in dossier.disputes),
+        checks=checks,
     )

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from dllm_audit.claims.registry import load_claims
+from dllm_audit.claims.registry import Registry, load_claims
+from dllm_audit.claims.schema import Expectation, Mechanism
 from dllm_audit.report.build import build_report
 from dllm_audit.store.database import Store
 
@@ -31,9 +32,24 @@ def browser():
 
 @pytest.fixture(scope="module")
 def file(results, tmp_path_factory):
+    """The report with every published claim, one of them put to the test by the runs: faster, with a caveat."""
     path = tmp_path_factory.mktemp("report") / "report.html"
+    mechanism = Mechanism(
+        shows="A threshold answers faster.",
+        backend="dualcache",
+        model="tiny-mdm",
+        baseline="dualcache",
+        baseline_settings={"tokens_per_step": 1},
+        task="gsm_mini",
+        settings={"threshold": 0.9},
+        quantity="speed ratio",
+        margin_points=2.0,
+        expect=Expectation(low=1.0, wording="above 1x"),
+    )
+    first, *others = load_claims().claims
+    registry = Registry([first.model_copy(update={"mechanisms": [mechanism]}), *others], [])
     with Store.open(results) as store:
-        path.write_text(build_report(store, load_claims()), encoding="utf-8")
+        path.write_text(build_report(store, registry), encoding="utf-8")
     return path
 
 
@@ -67,6 +83,25 @@ def test_nothing_sticks_out_when_everything_is_opened(page):
 def test_the_page_asks_for_nothing_and_the_browser_has_no_complaint(page, file):
     assert page.requested == [file.as_uri()]
     assert page.complaints == []
+
+
+def test_a_verdict_with_a_caveat_leads_to_its_claim_in_the_register_and_opens_it(page):
+    card = page.locator("article.check")
+    assert card.locator(".badge").first.inner_text() == "reproduced with a caveat"
+    assert card.locator(".caveats li").count() > 0
+    target = card.locator("a").first.get_attribute("href")
+    assert not page.locator(f"[id='{target[1:]}']").is_visible()
+    card.locator("a").first.click()
+    assert page.locator(f"[id='{target[1:]}']").is_visible()
+
+
+def test_no_option_of_a_command_is_broken_over_two_lines(page):
+    page.evaluate("document.querySelectorAll('#checks details').forEach(d => d.open = true)")
+    broken = page.evaluate(
+        "[...document.querySelectorAll('#checks pre .nobreak')].filter(w => w.getClientRects().length > 1).length"
+    )
+    assert page.locator("#checks pre .nobreak").count() > 10
+    assert broken == 0
 
 
 def test_the_style_sheet_is_let_through_by_the_policy(page):
