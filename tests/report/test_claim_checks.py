@@ -85,6 +85,12 @@ def test_the_checks_are_those_of_claims_check(report, results, registry):
     assert sorted(shown, key=str) == sorted((c for c in checks if c.obstacle != Obstacle.NO_RECIPE), key=str)
 
 
+def test_a_check_has_an_obstacle_exactly_when_it_has_no_verdict(results, registry):
+    with Store.open(results) as store:
+        checks = check_claims([*registry.claims, *load_claims().claims], store, Path(results.name))
+    assert all((check.verdict is Verdict.NOT_COMPARABLE) == (check.obstacle is not None) for check in checks)
+
+
 def test_what_fails_comes_first(report):
     assert [str(card.check.verdict) for card in report.checks.cards] == ["contradicted", "reproduced"]
 
