@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import click
 
 from dllm_audit.cli.opening import choose, installed, load
 from dllm_audit.cli.options import check_engine, engine_options, given_settings, json_option, setting_options
+from dllm_audit.cli.requests import ids_of, read_requests, text_of
 from dllm_audit.errors import RequestError, UsageError
 from dllm_audit.records import TIME_ITEMS, Failure, Generation, Request
 
@@ -72,7 +72,7 @@ def command(
         asked: list[tuple[Any, Request | Failure]] = [("prompt", line)]
     else:
         assert requests is not None
-        asked = list(_read(requests))
+        asked = list(read_requests(requests, _request))
     if prompt is not None and not has_tokenizer(choice.source.folder):
         raise UsageError(
             f"The model folder {choice.source.ref} has no tokenizer, so it takes token ids only. "
@@ -94,42 +94,6 @@ def _unescape(text: str) -> str:
     return text.replace("\\n", "\n")
 
 
-def _read(path: Path) -> Iterator[tuple[Any, Request | Failure]]:
-    """(id as given, request or the reason why the line is none) for every line of the file."""
-    try:
-        # Some editors put a byte-order mark first. Only "\n" ends a line: a JSON text may hold other separators.
-        with click.open_file(str(path), encoding="utf-8-sig") as file:
-            lines = file.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}. Give a UTF-8 file with one JSON object per line.") from error
-    if not any(line.strip() for line in lines):
-        raise UsageError(
-            f'{path} holds no request. Each line is a JSON object such as {{"id": "1", "prompt_ids": [1, 2]}}.'
-        )
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        id: Any = f"line {number}"
-        try:
-            fields = json.loads(line)
-            if not isinstance(fields, dict):
-                raise RequestError("it is no JSON object")
-            id = fields.get("id", id)
-            yield id, _request(fields)
-        except RecursionError:
-            yield (
-                id,
-                Failure(
-                    str(id), "RequestError", f"Line {number} of {path.name} is no request: it is nested too deeply."
-                ),
-            )
-        except (ValueError, RequestError) as error:
-            yield (
-                id,
-                Failure(str(id), "RequestError", f"Line {number} of {path.name} is no request: {error}."),
-            )
-
-
 def _request(fields: dict[str, Any]) -> Request:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
@@ -145,30 +109,14 @@ def _request(fields: dict[str, Any]) -> Request:
         raise RequestError("until is no text and no list of texts")
     return Request(
         id="",
-        prompt=_text(fields, "prompt"),
-        prompt_ids=_ids(fields, "prompt_ids"),
-        suffix=_text(fields, "suffix"),
-        suffix_ids=_ids(fields, "suffix_ids"),
+        prompt=text_of(fields, "prompt"),
+        prompt_ids=ids_of(fields, "prompt_ids"),
+        suffix=text_of(fields, "suffix"),
+        suffix_ids=ids_of(fields, "suffix_ids"),
         until=tuple(stop for stop in until if stop),
         settings=_mapping(fields.get("settings", {})),
         key=json.dumps([fields.get(k) for k in ("prompt", "prompt_ids", "suffix", "suffix_ids")]),
     )
-
-
-def _text(fields: dict[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not isinstance(value, str):
-        raise RequestError(f"{name} is no text")
-    return value
-
-
-def _ids(fields: dict[str, Any], name: str) -> tuple[int, ...] | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
-        raise RequestError(f"{name} is no list of whole numbers")
-    return tuple(value)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

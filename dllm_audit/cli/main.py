@@ -16,6 +16,7 @@ COMMANDS = {
     "run": "run",
     "report": "report",
     "generate": "generate",
+    "score": "score",
     "backends": "backends",
     "data": "data",
     "runs": "runs",

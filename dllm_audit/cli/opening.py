@@ -48,15 +48,20 @@ def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
 
 def load(choice: Choice, device: str, dtype: str) -> LoadedModel:
     """Load the chosen model, saying how long it took."""
+    return load_source(choice.source, device, dtype)
+
+
+def load_source(source: ModelSource, device: str, dtype: str) -> LoadedModel:
+    """Load a model that was found, saying how long it took."""
     import time
 
     from dllm_audit.models.loading import load_model
 
     began = time.perf_counter()
-    model = load_model(choice.source, device, dtype)
+    model = load_model(source, device, dtype)
     seconds = time.perf_counter() - began
     click.echo(
-        f"Loaded {choice.source.ref} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "
+        f"Loaded {source.ref} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "
         f"{model.device}) in {seconds:.1f} s.",
         err=True,
     )

@@ -163,23 +163,8 @@ class RecipeSession:
         return RowInput(tuple(prompt), prepared.gen_length, tuple(suffix))
 
     def encode(self, text: str, continues: bool = False) -> tuple[int, ...]:
-        """Token ids of `text`, with the tokenizer's own special tokens unless it `continues` another text."""
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            raise RequestError(
-                f"The model folder {self.model.source.ref} has no tokenizer, so it takes token ids only: "
-                'give {"prompt_ids": [...]} with --requests instead of text.'
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"Character {error.start + 1} of the text is half of a surrogate pair and no character of its own, "
-                "so it has no tokens. Take it out, or write the whole character."
-            ) from None
-        bos = tokenizer.bos_token
-        special = not continues and not (bos and text.startswith(bos))
-        return tuple(tokenizer.encode(text, add_special_tokens=special))
+        """Token ids of `text`, see `encode_text`."""
+        return encode_text(self.model, text, continues)
 
     def _stops(self, until: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
         """`until` as texts and ids: a stop string that is a special token never shows in text, so it stops by its id."""
@@ -239,6 +224,26 @@ class RecipeSession:
                 low, high = (middle, high) if len(decode(answer[:middle])) <= len(text) else (low, middle - 1)
             answer = answer[:low]
         return text, tuple(i for i in answer if i != mask), stop
+
+
+def encode_text(model: LoadedModel, text: str, continues: bool = False) -> tuple[int, ...]:
+    """Token ids of `text`, with the tokenizer's own special tokens unless it `continues` another text."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise RequestError(
+            f"The model folder {model.source.ref} has no tokenizer, so it takes token ids only: "
+            'give {"prompt_ids": [...]} with --requests instead of text.'
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"Character {error.start + 1} of the text is half of a surrogate pair and no character of its own, "
+            "so it has no tokens. Take it out, or write the whole character."
+        ) from None
+    bos = tokenizer.bos_token
+    special = not continues and not (bos and text.startswith(bos))
+    return tuple(tokenizer.encode(text, add_special_tokens=special))
 
 
 class Booked(NamedTuple):

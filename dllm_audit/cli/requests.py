@@ -1,0 +1,72 @@
+"""Files of requests: one JSON object a line. A line that is no request fails alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from dllm_audit.errors import RequestError, UsageError
+from dllm_audit.records import Failure
+
+T = TypeVar("T")
+
+
+def read_requests(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[tuple[Any, T | Failure]]:
+    """(id as given, what `parse` makes of the line or the reason why it is no request) for every line of the file.
+
+    parse(fields) raises RequestError with the middle of a sentence: "it is no JSON object".
+    """
+    try:
+        # Some editors put a byte-order mark first. Only "\n" ends a line: a JSON text may hold other separators.
+        with click.open_file(str(path), encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}. Give a UTF-8 file with one JSON object per line.") from error
+    if not any(line.strip() for line in lines):
+        raise UsageError(
+            f'{path} holds no request. Each line is a JSON object such as {{"id": "1", "prompt_ids": [1, 2]}}.'
+        )
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        id: Any = f"line {number}"
+        try:
+            fields = json.loads(line)
+            if not isinstance(fields, dict):
+                raise RequestError("it is no JSON object")
+            id = fields.get("id", id)
+            yield id, parse(fields)
+        except RecursionError:
+            yield (
+                id,
+                Failure(
+                    str(id), "RequestError", f"Line {number} of {path.name} is no request: it is nested too deeply."
+                ),
+            )
+        except (ValueError, RequestError) as error:
+            yield (
+                id,
+                Failure(str(id), "RequestError", f"Line {number} of {path.name} is no request: {error}."),
+            )
+
+
+def text_of(fields: dict[str, Any], name: str) -> str | None:
+    """The text in field `name`, or None where the line has none."""
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"{name} is no text")
+    return value
+
+
+def ids_of(fields: dict[str, Any], name: str) -> tuple[int, ...] | None:
+    """The token ids in field `name`, or None where the line has none."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
+        raise RequestError(f"{name} is no list of whole numbers")
+    return tuple(value)

@@ -1,0 +1,161 @@
+"""`dllm-audit score`: how likely a model finds given answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dllm_audit.cli.opening import installed
+from dllm_audit.cli.options import check_engine, engine_options, json_option
+from dllm_audit.cli.requests import ids_of, read_requests, text_of
+from dllm_audit.errors import RequestError
+from dllm_audit.records import Failure
+
+if TYPE_CHECKING:
+    from dllm_audit.decode.likelihood import Likelihood
+    from dllm_audit.models.loading import LoadedModel
+
+_FIELDS = ("id", "prompt", "prompt_ids", "answer", "answer_ids")
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A prompt and an answer, each as text or as ids."""
+
+    prompt: str | None
+    prompt_ids: tuple[int, ...] | None
+    answer: str | None
+    answer_ids: tuple[int, ...] | None
+    key: str
+
+
+@click.command(
+    # \b keeps the line whole, so that it can be pasted.
+    epilog='\b\nExample: dllm-audit score --model tiny-mdm --requests - <<< \'{"prompt": "Sam has 3", "answer": " red pens"}\''
+)
+@click.option("--model", required=True, help="Embedded model, folder with safetensors, or hub id.")
+@click.option(
+    "--requests",
+    required=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="JSON lines with prompt or prompt_ids, answer or answer_ids, optionally id. - reads stdin.",
+)
+@click.option("--samples", type=click.IntRange(min=2), default=128, show_default=True, help="Masked copies per answer.")
+@click.option("--exact", is_flag=True, help="Try every masked copy (up to 16 tokens) instead of sampling.")
+@click.option(
+    "--compat",
+    type=click.Choice(["llada"]),
+    help="Reproduce the biased mask counts of LLaDA's published program.",
+)
+@click.option("--cfg-scale", type=click.FloatRange(min=0), default=0.0, help="Strength of classifier-free guidance.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Copies per forward.")
+@click.option("--mask-token-id", type=click.IntRange(min=0), help="Mask id; default the model's.")
+@engine_options
+@json_option
+def command(
+    model: str,
+    requests: Path,
+    samples: int,
+    exact: bool,
+    compat: str | None,
+    cfg_scale: float,
+    batch_size: int,
+    mask_token_id: int | None,
+    device: str,
+    dtype: str,
+    engine: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Log-likelihoods of answers after their prompts, in nats, and whether greedy decoding gives the answer.
+
+    Exact for autoregressive models. For diffusion models the bound they are trained on: exact for short answers, else
+    an unbiased estimate from random masks with its standard error. Exit status 3 when a line could not be scored.
+    """
+    check_engine(engine)
+    from dllm_audit.cli.opening import load_source
+    from dllm_audit.decode.likelihood import LikelihoodSettings, check_model
+    from dllm_audit.models.loading import find_model
+
+    settings = LikelihoodSettings(samples, exact, compat, cfg_scale, batch_size, mask_token_id)
+    source = find_model(model, installed().families)
+    check_model(source.traits, settings)
+    asked = list(read_requests(requests, _question))
+    loaded = load_source(source, device, dtype)
+    failed = 0
+    for id, question in asked:
+        result = question if isinstance(question, Failure) else _score(loaded, question, settings, seed)
+        failed += isinstance(result, Failure)
+        click.echo(json.dumps(_facts(id, result)) if as_json else _words(id, result))
+    if failed:
+        if not as_json:
+            click.echo(f"{failed} of {len(asked)} answers could not be scored.", err=True)
+        sys.exit(3)
+
+
+def _question(fields: dict[str, Any]) -> _Question:
+    unknown = sorted(set(fields) - set(_FIELDS))
+    if unknown:
+        raise RequestError(f"unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
+    fields = {name: value for name, value in fields.items() if value is not None}
+    for name in ("prompt", "answer"):
+        if (name in fields) == (f"{name}_ids" in fields):
+            raise RequestError(f"it needs exactly one of {name} and {name}_ids")
+    if ("prompt" in fields) != ("answer" in fields):
+        raise RequestError("prompt and answer are not both text or both ids")
+    return _Question(
+        text_of(fields, "prompt"),
+        ids_of(fields, "prompt_ids"),
+        text_of(fields, "answer"),
+        ids_of(fields, "answer_ids"),
+        json.dumps([fields.get(name) for name in _FIELDS[1:]]),
+    )
+
+
+def _score(model: LoadedModel, question: _Question, settings: Any, seed: int) -> Likelihood | Failure:
+    from dllm_audit.decode.likelihood import score_answer
+    from dllm_audit.decode.loop import seed_of
+
+    try:
+        prompt_ids, answer_ids = _ids(model, question)
+        return score_answer(model, prompt_ids, answer_ids, settings, seed_of(seed, question.key))
+    except RequestError as error:
+        return Failure("", type(error).__name__, str(error))
+
+
+def _ids(model: LoadedModel, question: _Question) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Token ids of prompt and answer. Texts are tokenised together, spaces between them belonging to the answer."""
+    if question.prompt is None or question.answer is None:
+        return question.prompt_ids or (), question.answer_ids or ()
+    from dllm_audit.decode.session import encode_text
+
+    prompt = question.prompt.rstrip()
+    whole = encode_text(model, question.prompt + question.answer)
+    before = encode_text(model, prompt)
+    return before, whole[len(before) :]
+
+
+def _facts(id: Any, result: Likelihood | Failure) -> dict[str, Any]:
+    if isinstance(result, Failure):
+        return {"id": id, "error": {"type": result.type, "message": result.message}}
+    return {
+        "id": id,
+        "loglikelihood": result.loglikelihood,
+        "standard_error": result.standard_error,
+        "samples": result.samples,
+        "exact": result.exact,
+        "is_greedy": result.is_greedy,
+    }
+
+
+def _words(id: Any, result: Likelihood | Failure) -> str:
+    if isinstance(result, Failure):
+        return f"{id}: {result.message}"
+    how = "exact" if result.exact else f"± {result.standard_error:.4f} from {result.samples} samples"
+    greedy = "is" if result.is_greedy else "is not"
+    return f"{id}: {result.loglikelihood:.4f} ({how}); {greedy} the greedy answer"
