@@ -23,8 +23,9 @@ _FIELDS = ("id", "prompt", "prompt_ids", "suffix", "suffix_ids", "until", "setti
 
 
 @click.command(
-    epilog='Example: dllm-audit generate --backend dualcache --trace --prompt "Question: Sam has 3 red pens and 4 blue '
-    'pens. How many pens does Sam have?\\nAnswer:"'
+    epilog="Example: dllm-audit generate --backend dualcache --threshold 0.9 --gen-length 64 --stop-at-eos --trace "
+    '--prompt "Question: Eva has 26 coins. She finds 31 more. She loses 25. How many coins does Eva have in the end?'
+    '\\nAnswer:"'
 )
 @click.option("--backend", required=True, help="Name of a backend; see dllm-audit backends.")
 @click.option("--model", help="Embedded model, folder with safetensors, or hub id.")
