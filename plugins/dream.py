@@ -11,7 +11,6 @@ from dllm_audit import (
     NoCache,
     RecipeBackend,
     Reveal,
-    Setting,
     ThresholdWithinQuota,
     build_recipe,
     hookimpl,
@@ -19,20 +18,16 @@ from dllm_audit import (
 
 SETTINGS = {n: v for n, v in BLOCK_DIFFUSION_SETTINGS.items() if n not in ("block_length", "steps_per_block")}
 
-COMPAT = Setting(
-    "compat",
-    str,
-    "Reproduce Fast-dLLM's program without cache, whose threshold can only slow decoding down.",
-    choices=("fast-dllm",),
-)
-
 
 def make_recipe(settings, traits):
-    """With `steps`, each step commits 1 - s/t of the masks that are left; without, one token per step."""
+    """With `steps`, each step commits 1 - s/t of the masks that are left; without, one token per step.
+
+    compat=fast-dllm: Fast-dLLM's program without a cache, whose threshold can only slow decoding down.
+    """
     recipe = build_recipe(settings, traits, NoCache())
     schedule = recipe.schedule
     if settings.threshold is not None and settings.factor is None:
-        if settings.own["compat"] != "fast-dllm":
+        if settings.compat != "fast-dllm":
             return recipe
         commit = ThresholdWithinQuota(settings.threshold)
         return dataclasses.replace(recipe, commit=commit, schedule=dataclasses.replace(schedule, carry=True))
@@ -49,7 +44,6 @@ backend = RecipeBackend(
     attention="bidirectional",
     families=("dream",),
     settings={**SETTINGS, "cfg_scale": 0.0, "compat": None},
-    own_settings=(COMPAT,),
     make_recipe=make_recipe,
 )
 

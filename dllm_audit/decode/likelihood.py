@@ -199,13 +199,14 @@ def _autoregressive(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: S
 
 
 def _of_targets(logits_at: Callable[[slice], Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
-    """(log-probability of each target in float64, likeliest token), both [N], a part of the positions at a time."""
+    """(log-probability of each target, float64 on the host; likeliest token), both [N], a part of the positions at a time."""
     logp, likeliest = [], []
     for start in range(0, len(target), _HEAD_POSITIONS):
         chosen = slice(start, start + _HEAD_POSITIONS)
         logits = logits_at(chosen).float()
         picked = logits.gather(1, target[chosen][:, None]).squeeze(1)
-        logp.append((picked - logits.logsumexp(dim=1)).double())
+        # Summed on the host: not every device has float64.
+        logp.append((picked - logits.logsumexp(dim=1)).cpu().double())
         likeliest.append(logits.argmax(dim=1))
     return torch.cat(logp), torch.cat(likeliest)
 
@@ -278,7 +279,7 @@ class _Part:
             masked = batch.to(self.canvas.tokens.device)
             logits, row, at = self._logits(masked)
             logp, _ = _of_targets(logits, self.answer[at])
-            sums.append(torch.zeros(len(batch), dtype=torch.float64, device=logp.device).index_add_(0, row, logp).cpu())
+            sums.append(torch.zeros(len(batch), dtype=torch.float64).index_add_(0, row.cpu(), logp))
         return torch.cat(sums)
 
     def estimate(self) -> Likelihood:

@@ -117,7 +117,9 @@ class DecodeLoop:
         self.canvas.fill(slot, job.row, self.recipe.score.mask_token_id, self.recipe.left_open)
         generator = None
         if self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random":
-            generator = torch.Generator(self.model.device).manual_seed(job.seed)
+            # A random order is drawn on the host, so that every device follows the same one; noise over the vocabulary is not.
+            where = self.model.device if self.recipe.score.temperature > 0 else "cpu"
+            generator = torch.Generator(where).manual_seed(job.seed)
         row = Row(job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes)
         row.decoded_to = start
         row.pending = self.recipe.cache.begin(shape)

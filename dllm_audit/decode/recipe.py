@@ -187,7 +187,7 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         commit = FixedK()
     aligned = "absolute" if isinstance(cache, BlockExactCache) else "prompt"
     shifted = fast_dllm and traits.shift > 0
-    timed = shifted and isinstance(commit, FixedK)
+    timed = shifted and isinstance(commit, FixedK) and not isinstance(cache, NoCache)
     return Recipe(
         order=Blocks(settings.block_length, aligned),
         cache=cache,
@@ -223,10 +223,12 @@ def _as_fast_dllm_runs_dream(settings: DecodeSettings, cache: CachePolicy) -> Ca
         raise SettingError(
             f"compat={settings.compat} is a program for LLaDA, and this model's head is shifted (Dream)."
         )
-    if not isinstance(cache, PrefixCache | DualCache):
-        raise SettingError("compat=fast-dllm without a cache is the backend 'dream' for this model: use that one.")
     if settings.factor is not None:
         raise SettingError("compat=fast-dllm has no factor for this model: leave out the factor, or compat.")
+    if not isinstance(cache, PrefixCache | DualCache):
+        if settings.block_length is not None:
+            raise SettingError("compat=fast-dllm without a cache is the backend 'dream' for this model: use that one.")
+        return cache
     if settings.threshold is None and settings.confidence != "entropy":
         raise SettingError(
             "compat=fast-dllm without a threshold ranks by entropy for this model, whatever it is asked for: "

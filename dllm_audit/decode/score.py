@@ -99,9 +99,11 @@ class Score:
         import torch
 
         if self.confidence == "random":
-            return torch.cat(
-                [torch.rand(n, generator=g, device=logits.device) for g, n in zip(generators, counts, strict=True)]
-            )
+            draws = [
+                torch.rand(n, generator=g, device=g.device if g else None)
+                for g, n in zip(generators, counts, strict=True)
+            ]
+            return torch.cat(draws).to(logits.device)
         probabilities = logits.softmax(dim=-1)
         if self.confidence == "probability":
             return probabilities.gather(1, token[:, None]).squeeze(1)

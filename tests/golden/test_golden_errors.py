@@ -172,6 +172,9 @@ def test_unequal_rows_of_dream_share_a_batch_where_fast_dllm_hangs_crashes_or_re
     ("id", "backend", "settings", "said"),
     [
         ("dream-nocache-thr-indiv", "dream", {"threshold": 0.5, "steps": 5}, "steps=5 does not divide"),
+        ("dream-nocache-thr-indiv", "dream", {"threshold": 0.5, "factor": 1.0}, "has no factor"),
+        ("dream-nocache-thr-indiv", "dream", {"threshold": 0.5, "tokens_per_step": 2}, "counts steps"),
+        ("dream-nocache-thr-indiv", "dream", {"compat": "llada"}, "is a program for LLaDA"),
         ("dream-block-blocklen-indiv", "dualcache", {"threshold": 0.5, "block_length": 32}, "no multiple of"),
         ("dream-block-origin", "dualcache", {"confidence": "random", "steps": 16, "block_length": 8}, "by entropy"),
     ],

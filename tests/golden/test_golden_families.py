@@ -192,3 +192,10 @@ def test_without_compat_a_shifted_head_sees_one_token_to_the_left_and_no_token_i
             if row.settings["block_length"] == 16 and row.settings["gen_length"] == 48:
                 assert width in {forward.width for forward in result.trace.forwards}
     assert different > 0
+
+
+def test_a_run_of_the_program_for_dream_is_known_as_such():
+    """Its fidelity is read from the resolved settings."""
+    backend = load_plugins().backends["dream"]
+    resolution = backend.resolve({"compat": "fast-dllm", "threshold": 0.9})
+    assert resolution.settings.compat == resolution.as_dict()["compat"] == "fast-dllm"
