@@ -1,9 +1,9 @@
 """How likely a model finds an answer: log-likelihoods, exact or estimated, and whether greedy decoding gives it.
 
 An autoregressive model states log p(answer | prompt) in one forward. A masked-diffusion model states a bound of it, the
-expectation over masked copies of the answer (LLaDA, arXiv 2502.09992, equation 6): mask l of its L tokens, l uniform in
+expectation over masked copies of the answer (LLaDA, arXiv 2502.09992, section 2.4): mask l of its L tokens, l uniform in
 1..L and the positions uniform among those of that number, add up the log-probabilities of the masked tokens, times L/l.
-Block diffusion adds up such bounds, each block's given the blocks before it (BD3-LM, arXiv 2503.09573, equation 8).
+Block diffusion adds up such bounds, each block's given the blocks before it (BD3-LM, arXiv 2503.09573, section 3).
 """
 
 from __future__ import annotations
