@@ -10,7 +10,7 @@ import click
 
 from dllm_audit.cli.margin import margin_option
 from dllm_audit.cli.options import database_option, json_option
-from dllm_audit.errors import AuditError, UsageError
+from dllm_audit.cli.output import check_target, is_stdout, write_whole
 
 if TYPE_CHECKING:
     from dllm_audit.report.contexts import Report
@@ -35,7 +35,7 @@ DEFAULT_REPORT = "dllm-audit-report.html"
 def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, as_json: bool) -> None:
     """Write the results and the published claims into one HTML page that opens from disk without network.
 
-    An older report of the same name is replaced once the new one is complete.
+    An older report of the same name is replaced once the new one is complete; no other file is.
     """
     from dllm_audit.claims.registry import load_claims
     from dllm_audit.claims.traps import load_traps
@@ -43,7 +43,7 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
     from dllm_audit.report.tokens import token_texts
     from dllm_audit.store.database import Store
 
-    _check_target(output)
+    check_target(output, database, is_report, "report", DEFAULT_REPORT)
     traps, problems = load_traps()
     for problem in problems:
         click.echo(f"Warning: {problem}", err=True)
@@ -53,10 +53,10 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
         report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100, traps=traps)
     write_whole(output, render(report))
     if as_json:
-        click.echo(json.dumps(facts(output, report), indent=2))
+        click.echo(json.dumps(facts(output, report), indent=2), err=is_stdout(output))
         return
     for line in (str(output), *summary_lines(report)):
-        click.echo(line)
+        click.echo(line, err=is_stdout(output))
 
 
 def facts(output: Path, report: Report) -> dict[str, Any]:
@@ -104,31 +104,7 @@ def summary_lines(report: Report) -> tuple[str, str]:
     return one_line(report.verdict.headline), one_line(ran, 600)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that `path` is either the old file or the whole new one, never a part."""
-    import os
-    import tempfile
-
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(name, 0o666 & ~mask)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise AuditError(
-            f"{path} could not be written: {error.strerror or error}. Make room, or give another file with -o."
-        ) from error
-
-
-def _check_target(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder. Give a file with -o, for example -o {path / DEFAULT_REPORT}")
-    if not path.parent.is_dir():
-        raise UsageError(f"The folder {path.parent} does not exist. Make it, or give another file with -o.")
+def is_report(path: Path) -> bool:
+    """Whether a file is an earlier report: what this tool wrote names it near its beginning."""
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="dllm-audit ' in file.read(200_000)

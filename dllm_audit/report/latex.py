@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.store.database import Store
 
+#: How a table begins; a file that begins otherwise is none of ours.
+MARK = "% dllm-audit"
+
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -28,7 +31,7 @@ _SPECIAL = {
 def runs_table(store: Store, runs: Sequence[Mapping[str, Any]]) -> str:
     """A table with one line a run: decoder, model, task, speed, quality, tau, G; intervals are 95 %."""
     lines = [
-        "% needs \\usepackage{booktabs}",
+        f"{MARK}: runs; needs \\usepackage{{booktabs}}",
         "\\begin{tabular}{lllrrrrr}",
         "\\toprule",
         "Decoder & Model & Task & Requests & Tokens/s & Quality & $\\tau$ & $G$ \\\\",

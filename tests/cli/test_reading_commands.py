@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dllm_audit.cli.main import cli
-from dllm_audit.errors import AuditError
+from dllm_audit.errors import AuditError, UsageError
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_export_writes_one_csv_per_table_into_a_folder(invoke, tmp_path):
     outcome = invoke("export", "--format", "csv", "-o", "tables")
     assert outcome.exit_code == 0, outcome.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
-        "answers.csv", "forward_shapes.csv", "metrics.csv", "requests.csv", "runs.csv",
+        "answers.csv", "dllm-audit-export.json", "forward_shapes.csv", "metrics.csv", "requests.csv", "runs.csv",
         "trace_commits.csv", "trace_forwards.csv",
     ]  # fmt: skip
     with (tmp_path / "tables" / "runs.csv").open(newline="") as file:
@@ -160,7 +160,8 @@ def test_report_of_named_runs_holds_only_those(invoke, tmp_path):
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(invoke, tmp_path, monkeypatch):
-    (tmp_path / "old.html").write_text("old")
+    assert invoke("report", "-o", "old.html").exit_code == 0
+    old = (tmp_path / "old.html").read_text(encoding="utf-8")
 
     def full(source, target):
         raise OSError(28, "No space left on device")
@@ -169,7 +170,87 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(invoke, tmp_path, mo
     with pytest.raises(AuditError, match=r"old.html could not be written: No space left on device."):
         invoke("report", "-o", "old.html")
     assert [path.name for path in tmp_path.iterdir()] == ["old.html"]
-    assert (tmp_path / "old.html").read_text() == "old"
+    assert (tmp_path / "old.html").read_text(encoding="utf-8") == old
+
+
+@pytest.mark.parametrize(
+    "arguments", [["report"], ["export", "--format", "latex"], ["export", "--format", "csv"]], ids=" ".join
+)
+@pytest.mark.parametrize("name", ["r.duckdb", "r.duckdb.wal", "link", "hard", "../here/r.duckdb"])
+def test_nothing_is_written_over_the_results(invoke, results, tmp_path, monkeypatch, arguments, name):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "r.duckdb").write_bytes(results.read_bytes())
+    (here / "link").symlink_to("r.duckdb")
+    os.link(here / "r.duckdb", here / "hard")
+    with pytest.raises(UsageError, match=r"holds the results \(--db r.duckdb\)\."):
+        invoke(*arguments, "--db", "r.duckdb", "-o", name)
+    assert (here / "r.duckdb").read_bytes() == results.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(["report"], "mine"), (["export", "--format", "latex"], "mine"), (["export", "--format", "csv"], "mine.zip")],
+)
+def test_a_file_of_something_else_is_not_replaced_and_an_earlier_one_is(invoke, tmp_path, arguments, name):
+    (tmp_path / name).write_text("my thesis")
+    with pytest.raises(UsageError, match="exists and is no earlier"):
+        invoke(*arguments, "-o", name)
+    assert (tmp_path / name).read_text() == "my thesis"
+    (tmp_path / name).write_text("")
+    assert [invoke(*arguments, "-o", name).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_export_replaces_only_files_that_it_wrote_itself(invoke, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "runs.csv").write_text("mine")
+    with pytest.raises(UsageError, match=r"tables holds runs.csv, which no export of this tool"):
+        invoke("export", "--format", "csv", "-o", "tables")
+    assert (tmp_path / "tables" / "runs.csv").read_text() == "mine"
+    assert invoke("export", "--format", "json", "-o", "tables").exit_code == 0
+    assert invoke("export", "--format", "json", "-o", "tables").exit_code == 0
+
+
+def test_a_link_stays_a_link_and_its_target_is_replaced(invoke, tmp_path):
+    (tmp_path / "link.html").symlink_to("real.html")
+    assert invoke("report", "-o", "link.html").exit_code == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "real.html").stat().st_size > 0
+
+
+def test_a_device_or_a_pipe_is_written_through(invoke, tmp_path):
+    import threading
+
+    assert invoke("report", "-o", "/dev/null").exit_code == 0
+    assert not os.path.isfile("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    assert invoke("report", "-o", "pipe").exit_code == 0
+    reader.join(10)
+    assert read[0].startswith(b"<!doctype html>")
+
+
+def test_stdout_gets_the_report_alone(results):
+    done = subprocess.run(
+        [sys.executable, "-c", "from dllm_audit.cli.main import main; main()", "report", "--db", str(results), "-o", "/dev/stdout"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(b"<!doctype html>")
+    assert done.stdout.rstrip().endswith(b"</html>")
+
+
+def test_a_place_that_may_not_be_written_is_wrong_use_and_no_matter_of_room(invoke, tmp_path, monkeypatch):
+    import tempfile
+
+    def denied(**options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", denied)
+    with pytest.raises(UsageError, match=r"x.html may not be written: Read-only file system. Give another place"):
+        invoke("report", "-o", "x.html")
 
 
 def test_report_into_a_folder_is_refused(invoke, tmp_path):

@@ -15,7 +15,7 @@ def test_a_name_cannot_start_a_command_or_a_new_line():
 def test_the_table_has_one_line_a_run_with_intervals(stored):
     lines = runs_table(stored, stored.runs()).splitlines()
     assert lines[:4] == [
-        "% needs \\usepackage{booktabs}",
+        "% dllm-audit: runs; needs \\usepackage{booktabs}",
         "\\begin{tabular}{lllrrrrr}",
         "\\toprule",
         "Decoder & Model & Task & Requests & Tokens/s & Quality & $\\tau$ & $G$ \\\\",
