@@ -65,10 +65,18 @@ class Interrupted(AuditError):
         self.log = log
 
 
+MOST_NAMES = 10
+"""About so many names are listed where one is unknown: a screen full of them helps nobody."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `name`: the nearest known names, or all of them when none is near."""
+    """The end of a sentence about an unknown `name`: the nearest known names, or some of them when none is near."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.54)
     if near:
         return "Did you mean " + " or ".join(repr(n) for n in near) + "?"
-    return "Known: " + ", ".join(names) + "." if names else "None is known."
+    if not names:
+        return "None is known."
+    if len(names) <= MOST_NAMES + 2:
+        return "Known: " + ", ".join(names) + "."
+    return f"Known: {', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} more."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.opening import installed
 from dllm_audit.cli.options import json_option
+from dllm_audit.cli.terminal import say_json
 
 
 @click.command(epilog="Example: dllm-audit backends --json")
@@ -31,16 +32,21 @@ def command(as_json: bool) -> None:
         for backend in plugins.backends.values()
     ]
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        say_json(facts, indent=2)
         return
+
+    def line(text: str) -> None:
+        # A plugin wrote it.
+        click.echo(one_line(text, 2000))
+
     for fact in facts:
-        click.echo(f"{fact['name']}  [{fact['provenance']}, {fact['kind']}]  {fact['summary']}")
-        click.echo(f"    families: {', '.join(fact['families'])}; default model: {fact['default_model'] or 'none'}")
-        settings = ", ".join(f"{k}={_plain(v)}" for k, v in fact["settings"].items())
+        line(f"{fact['name']}  [{fact['provenance']}, {fact['kind']}]  {fact['summary']}")
+        line(f"    families: {', '.join(fact['families'])}; default model: {fact['default_model'] or 'none'}")
+        settings = one_line(", ".join(f"{k}={_plain(v)}" for k, v in fact["settings"].items()), 2000)
         click.echo(click.wrap_text(f"settings: {settings}", 100, "    ", "      "))
-        click.echo(f"    registered by {fact['registered_by']}")
+        line(f"    registered by {fact['registered_by']}")
         for waiver in fact["waivers"]:
-            click.echo(f"    waiver: {waiver}")
+            line(f"    waiver: {waiver}")
 
 
 def _plain(value: object) -> str:

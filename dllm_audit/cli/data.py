@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.options import json_option
+from dllm_audit.cli.terminal import say, say_json
 
 if TYPE_CHECKING:
-    from dllm_audit.evaluate.datasets import ImportedData
+    from dllm_audit.evaluate.datasets import ImportedData, ImportedFile
 
 
 @click.group(epilog="Example: dllm-audit data list")
@@ -38,12 +39,12 @@ def import_command(task: str, path: Path, fewshot: Path | None, as_json: bool) -
         raise TaskError(f"There is no task {task!r} in lm-eval. {did_you_mean(task, known)}")
     data = import_data(task, path, fewshot)
     if as_json:
-        click.echo(json.dumps(_facts(data), indent=2))
+        say_json(_facts(data), indent=2)
         return
-    click.echo(f"Imported {data.test.rows} documents for task {task} into {data.folder}.")
+    say(f"Imported {data.test.rows} documents for task {task} into {data.folder}.")
     if data.fewshot is not None:
         click.echo(f"With {data.fewshot.rows} documents for worked examples.")
-    click.echo(f"Now: dllm-audit run --backend dualcache --task {task} --limit 8")
+    say(f"Now: dllm-audit run --backend dualcache --task {task} --limit 8")
 
 
 @command.command("list", epilog="Example: dllm-audit data list --json")
@@ -54,16 +55,18 @@ def list_command(as_json: bool) -> None:
 
     found = list(list_data())
     if as_json:
-        click.echo(json.dumps([_facts(data) for data in found], indent=2))
+        say_json([_facts(data) for data in found], indent=2)
         return
     if not found:
-        click.echo(f"No data set was imported into {data_folder()} yet. Embedded tasks need none.")
+        say(f"No data set was imported into {data_folder()} yet. Embedded tasks need none.")
     for data in found:
-        click.echo(f"{data.task}: {data.test.rows} documents ({data.test.source}, sha256 {data.test.sha256[:12]})")
+        say(f"{one_line(data.task)}: {_file(data.test)}")
         if data.fewshot is not None:
-            click.echo(
-                f"    worked examples: {data.fewshot.rows} ({data.fewshot.source}, sha256 {data.fewshot.sha256[:12]})"
-            )
+            say(f"    worked examples: {_file(data.fewshot)}")
+
+
+def _file(file: ImportedFile) -> str:
+    return f"{file.rows} documents ({one_line(file.source)}, sha256 {file.sha256[:12]})"
 
 
 def _facts(data: ImportedData) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.opening import installed
 from dllm_audit.cli.options import json_option
+from dllm_audit.cli.terminal import say_json
 
 
 @click.command(epilog="Example: dllm-audit doctor --device auto")
@@ -27,14 +27,14 @@ def command(device: str, as_json: bool) -> None:
             "backends": sorted(plugins.backends),
             "warnings": [*plugins.problems, *hazards],
         }
-        click.echo(json.dumps(report, indent=2))
+        say_json(report, indent=2)
         return
     width = max(map(len, facts))
     for name, value in facts.items():
-        click.echo(f"{name:<{width}}  {value}")
-    click.echo(f"{'backends':<{width}}  {', '.join(sorted(plugins.backends))}")
+        click.echo(f"{name:<{width}}  {one_line(str(value), 2000)}")
+    click.echo(f"{'backends':<{width}}  {one_line(', '.join(sorted(plugins.backends)), 2000)}")
     click.echo()
     for hazard in hazards:
-        click.echo(f"Warning: {hazard}")
+        click.echo(f"Warning: {one_line(hazard, 2000)}")
     if not hazards:
         click.echo("Nothing was found that spoils timing.")

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.opening import choose, installed, load
 from dllm_audit.cli.options import check_engine, engine_options, given_settings, json_option, setting_options
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
+from dllm_audit.cli.terminal import say, say_json
 from dllm_audit.errors import RequestError, UsageError
 from dllm_audit.records import TIME_ITEMS, Failure, Generation, Request
 
@@ -151,7 +153,10 @@ class _Printer:
             id = self.asked[self.next][0]
             self.next += 1
             self.failed += isinstance(result, Failure)
-            click.echo(json.dumps(self._facts(id, result)) if self.as_json else self._words(id, result))
+            if self.as_json:
+                say_json(self._facts(id, result))
+            else:
+                say(self._words(one_line(str(id)), result))
 
     def _facts(self, id: Any, result: Generation | Failure) -> dict[str, Any]:
         if isinstance(result, Failure):
@@ -175,9 +180,9 @@ class _Printer:
             facts["commits"] = [dataclasses.asdict(commit) for commit in result.trace.commits]
         return facts
 
-    def _words(self, id: Any, result: Generation | Failure) -> str:
+    def _words(self, id: str, result: Generation | Failure) -> str:
         if isinstance(result, Failure):
-            return f"{id}: {result.message}"
+            return f"{id}: {one_line(result.message, 2000)}"
         lines = []
         if len(self.asked) > 1:
             lines.append(f"== {id}")
@@ -203,6 +208,7 @@ class _Printer:
         by_step: dict[int, list[str]] = {}
         for commit in result.trace.commits:
             token = commit.token
+            # repr puts a line end as \n, so that the table stays one.
             shown = repr(self.model.tokenizer.decode([token])) if self.model.tokenizer is not None else str(token)
             by_step.setdefault(commit.step, []).append(f"{commit.position}:{shown} ({commit.confidence:.3f})")
         lines = ["", "step  kind     width  block  committed (position:token (confidence))"]

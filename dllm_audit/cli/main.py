@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import io
 import os
+import re
+import signal
 import sys
+import traceback
 
 import click
 
 from dllm_audit import __version__
-from dllm_audit.errors import AuditError, did_you_mean
+from dllm_audit.cli.terminal import complain, say
+from dllm_audit.errors import AuditError, Interrupted, did_you_mean
 
 #: Command -> module of this package; the module defines a click command called `command`.
 COMMANDS = {
@@ -28,6 +35,8 @@ COMMANDS = {
 }
 
 INTERRUPTED = 130
+FAILED = 3
+"""1 is kept for a check that failed."""
 
 
 class _Commands(click.Group):
@@ -69,25 +78,93 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         status = cli.main(args=arguments, prog_name="dllm-audit", standalone_mode=False)
-    except click.Abort:
-        click.echo("Interrupted.", err=True)
-        status = INTERRUPTED
+        sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         status = leaving.exit_code
-    except click.ClickException as problem:
-        problem.show()
-        status = problem.exit_code
-    except AuditError as problem:
-        click.echo(f"Error: {problem}", err=True)
-        status = problem.exit_status
-    except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
-        status = INTERRUPTED
     except SystemExit as leaving:
         # click silences stdout after a broken pipe and leaves with 1, which here would mean that a check failed.
         if leaving.code != 1 or not type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
             raise
         # The reader (a pager, head) went away; what it did not want to read is no error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         status = 0
+    except BaseException as problem:
+        if isinstance(problem, (KeyboardInterrupt, click.Abort, Interrupted)) and arguments is None:
+            # Impatient further Ctrl-C would hit the interpreter while it leaves, and that shows a traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        status = _explain(problem)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _explain(problem: BaseException) -> int:
+    """Say on stderr what ended the command, and give the exit status that belongs to it."""
+    printing = isinstance(problem, OSError) and _was_printing(problem)
+    if printing:
+        # What is left in the buffer would fail once more at exit.
+        _close_stdout()
+    try:
+        if isinstance(problem, (KeyboardInterrupt, click.Abort)):
+            click.echo("Interrupted.", err=True)
+            return INTERRUPTED
+        if isinstance(problem, click.ClickException):
+            said = io.StringIO()
+            problem.show(said)
+            say(said.getvalue().rstrip("\n"), err=True)
+            return problem.exit_code
+        if isinstance(problem, AuditError):
+            complain(problem)
+            return problem.exit_status
+        sentence = _limit_of_the_machine(problem, printing)
+        if sentence is None:
+            say("".join(traceback.format_exception(problem)).rstrip("\n"), err=True)
+            sentence = (
+                f"This is a bug of dllm-audit {__version__}, not a mistake of yours. "
+                "Report it with the lines above and the command that you gave."
+            )
+        complain(sentence)
+    except OSError:
+        pass  # stderr cannot be written either: the exit status is all that is left
+    return FAILED
+
+
+def _limit_of_the_machine(problem: BaseException, printing: bool) -> str | None:
+    """The sentence for what no program can help: no memory, no space, no permission. None for anything else."""
+    text = str(problem)
+    # By name and wording: the classes are those of torch and DuckDB, which take seconds to import.
+    short = isinstance(problem, MemoryError) or type(problem).__name__ in ("OutOfMemoryError", "OutOfMemoryException")
+    if short or (isinstance(problem, RuntimeError) and re.search(r"can't allocate memory|out of memory", text, re.I)):
+        amount = re.search(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", text, re.I)
+        what = f"for another {amount[1]}" if amount else "for this"
+        return (
+            f"There is not enough memory {what}: lower --concurrency or --gen-length (of score: --batch-size), "
+            "or use a smaller model."
+        )
+    if not isinstance(problem, OSError) or (not printing and problem.errno not in _OF_THE_MACHINE):
+        return None
+    what = "The output" if printing or problem.filename is None else str(problem.filename)
+    return f"{what} cannot be read or written: {problem.strerror}."
+
+
+#: Errors of the operating system that are about the machine and not about this program.
+_OF_THE_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+)
+
+
+def _was_printing(problem: OSError) -> bool:
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    return click.echo.__code__ in frames or frames == [main.__code__]
+
+
+def _close_stdout() -> None:
+    """Let whatever is still to be written to stdout go nowhere."""
+    # Under a test runner stdout is no file.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

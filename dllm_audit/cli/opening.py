@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.backend import Backend, find_backend
+from dllm_audit.cli.terminal import say, warn
 from dllm_audit.errors import ModelError
 from dllm_audit.plugins import Plugins, load_plugins
 
@@ -27,7 +27,7 @@ def installed() -> Plugins:
     """The installed plugins; what is wrong with any of them goes to stderr."""
     plugins = load_plugins()
     for problem in plugins.problems:
-        click.echo(f"Warning: {problem}", err=True)
+        warn(problem)
     return plugins
 
 
@@ -42,7 +42,7 @@ def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
     source = find_model(ref, plugins.families)
     backend.check_model(source)
     if model is None:
-        click.echo(f"{backend.name}: no --model given, so the embedded model {ref} is used.", err=True)
+        say(f"{one_line(backend.name)}: no --model given, so the embedded model {one_line(ref)} is used.", err=True)
     return Choice(backend, source)
 
 
@@ -60,8 +60,8 @@ def load_source(source: ModelSource, device: str, dtype: str) -> LoadedModel:
     began = time.perf_counter()
     model = load_model(source, device, dtype)
     seconds = time.perf_counter() - began
-    click.echo(
-        f"Loaded {source.ref} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "
+    say(
+        f"Loaded {one_line(source.ref, 1000)} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "
         f"{model.device}) in {seconds:.1f} s.",
         err=True,
     )

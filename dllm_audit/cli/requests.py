@@ -38,7 +38,7 @@ def read_requests(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[
             fields = json.loads(line)
             if not isinstance(fields, dict):
                 raise RequestError("it is no JSON object")
-            id = fields.get("id", id)
+            id = _id_of(fields, id)
             yield id, parse(fields)
         except RecursionError:
             yield (
@@ -52,6 +52,16 @@ def read_requests(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[
                 id,
                 Failure(str(id), "RequestError", f"Line {number} of {path.name} is no request: {error}."),
             )
+
+
+def _id_of(fields: dict[str, Any], default: str) -> Any:
+    """The id as given, whatever it is; it comes back in the JSON of the answer, so it must be JSON itself."""
+    id = fields.get("id", default)
+    try:
+        json.dumps(id, allow_nan=False)
+    except ValueError:
+        raise RequestError("its id holds NaN or Infinity, which are no JSON") from None
+    return id
 
 
 def text_of(fields: dict[str, Any], name: str) -> str | None:

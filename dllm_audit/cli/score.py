@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.opening import installed
 from dllm_audit.cli.options import check_engine, engine_options, json_option
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
+from dllm_audit.cli.terminal import say_json
 from dllm_audit.errors import RequestError
 from dllm_audit.records import Failure
 
@@ -91,7 +93,10 @@ def command(
     for id, question in asked:
         result = question if isinstance(question, Failure) else _score(loaded, question, settings, seed)
         failed += isinstance(result, Failure)
-        click.echo(json.dumps(_facts(id, result)) if as_json else _words(id, result))
+        if as_json:
+            say_json(_facts(id, result))
+        else:
+            click.echo(_words(one_line(str(id)), result))
     if failed:
         if not as_json:
             click.echo(f"{failed} of {len(asked)} answers could not be scored.", err=True)
@@ -153,9 +158,9 @@ def _facts(id: Any, result: Likelihood | Failure) -> dict[str, Any]:
     }
 
 
-def _words(id: Any, result: Likelihood | Failure) -> str:
+def _words(id: str, result: Likelihood | Failure) -> str:
     if isinstance(result, Failure):
-        return f"{id}: {result.message}"
+        return f"{id}: {one_line(result.message, 2000)}"
     how = "exact" if result.exact else f"± {result.standard_error:.4f} from {result.samples} samples"
     greedy = "is" if result.is_greedy else "is not"
     return f"{id}: {result.loglikelihood:.4f} ({how}); {greedy} the greedy answer"
