@@ -118,6 +118,9 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "nuisance": [_difference(d) for d in comparison.manifests.nuisance],
         "drift": [_difference(d) for d in comparison.manifests.drift],
         "attributable": comparison.attributable,
+        "identical_answers": comparison.identical,
+        "unfinished": comparison.unfinished,
+        "caveats": list(comparison.caveats),
         "faster_and_not_worse": comparison.faster_and_not_worse,
         "verdict": comparison.verdict,
     }

@@ -7,16 +7,19 @@ is called open, with the number of documents that would close it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.stats import t as student
 
 from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
 from dllm_audit.analysis.references import control_of
 from dllm_audit.analysis.repeats import repeated_speed, repeats_of
+from dllm_audit.analysis.rows import without_damaged
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
 from dllm_audit.statistics.power import decidable_margin, required_documents
@@ -78,6 +81,8 @@ class Comparison:
     same documents, which a shorter answer also improves. characters: the same as speed, in characters, which
     tokenizers do not touch. length: answered characters of the candidate over those of the baseline.
     control: speed of the same configuration against itself, where that was run; None otherwise.
+    identical: whether both sides answered every common document with the same text.
+    caveats: what a reader must know before using the verdict, as sentences.
     """
 
     candidate: RunSummary
@@ -94,7 +99,19 @@ class Comparison:
     quality: QualityComparison | None
     manifests: ManifestDifference
     control: float | None
+    identical: bool
+    caveats: tuple[str, ...]
     verdict: str
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a side was not finished: what it lacks may be what it is bad at."""
+        return bool(self.candidate.unfinished or self.baseline.unfinished)
+
+    @property
+    def unreliable(self) -> bool:
+        """Whether the times of a side are so far off that no speed is concluded from them."""
+        return any(isinf(side.doubt) for side in (self.candidate, self.baseline))
 
     @property
     def attributable(self) -> bool:
@@ -112,6 +129,7 @@ class Comparison:
         """True only when speed, quality, length parity and attribution are all decided that way."""
         return bool(
             self.attributable
+            and not self.unfinished
             and self.speed_verdict == "faster"
             and self.length_parity
             and self.quality is not None
@@ -159,7 +177,9 @@ def compare_rows(
     repeats: all runs of the two configurations; where five or more pairs of them were made, or requests shared
     forwards, the speed is that of all of them together with an interval over repeats.
     """
-    ours, theirs = _by_document(requests[0]), _by_document(requests[1])
+    (ours_kept, ours_bad), (theirs_kept, theirs_bad) = without_damaged(requests[0]), without_damaged(requests[1])
+    damaged = [*ours_bad, *theirs_bad]
+    ours, theirs = _by_document(ours_kept), _by_document(theirs_kept)
     common = [key for key in ours if key in theirs]
     unpaired = len(ours.keys() | theirs.keys()) - len(common)
     pairs = [(ours[key], theirs[key]) for key in common]
@@ -169,14 +189,29 @@ def compare_rows(
     manifests = compare_manifests(candidate.run, baseline.run)
     speed = _speed(candidate, baseline, pairs, "answered_tokens", "tokens")
     over_repeats = repeated_speed(*repeats) if repeats and pairs else None
-    if over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
+    timed = [candidate, baseline]
+    if repeats and over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
         speed = over_repeats
+        timed = [side for group in repeats for side in group]
+    speed, doubts = _doubted(speed, timed)
+    characters, _ = _doubted(
+        _speed(candidate, baseline, pairs, "answered_characters", "characters"), [candidate, baseline]
+    )
     length = _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
-    qualities = _qualities(candidate, baseline, requests, answers, margin) if same_task else ()
+    failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
+    failed |= {row["doc_id"] for row in damaged}
+    qualities = _qualities(candidate, baseline, failed, answers, margin) if same_task else ()
     primary = candidate.primary_metric
     quality = next((q for q in qualities if primary and (q.metric, q.filter) == (primary.name, primary.filter)), None)
     speed_verdict = _speed_verdict(speed, control)
+    identical = bool(pairs) and all(a["text"] is not None and a["text"] == b["text"] for a, b in pairs)
+    unfinished = _unfinished(candidate, baseline)
+    caveats = [*doubts]
+    if unfinished:
+        caveats.append(f"{unfinished[0].upper()}{unfinished[1:]}: what is missing is in no figure.")
+    if damaged:
+        caveats.append(f"{len(damaged)} stored requests are left out: their times or counts cannot be true.")
     return Comparison(
         candidate=candidate,
         baseline=baseline,
@@ -184,7 +219,7 @@ def compare_rows(
         unpaired=unpaired if same_task else len(ours) + len(theirs),
         speed=speed,
         time=_time(pairs),
-        characters=_speed(candidate, baseline, pairs, "answered_characters", "characters"),
+        characters=characters,
         speed_verdict=speed_verdict,
         length=length,
         length_parity=parity,
@@ -192,8 +227,50 @@ def compare_rows(
         quality=quality,
         manifests=manifests,
         control=control,
-        verdict=_verdict(speed, speed_verdict, quality, length, parity, manifests, len(pairs), control, same_task),
-    )
+        identical=identical,
+        caveats=tuple(caveats),
+        verdict=_verdict(
+            speed, speed_verdict, quality, length, parity, manifests, len(pairs), control, same_task, identical,
+            unfinished, [side for side in timed if isinf(side.doubt)],
+        ),
+    )  # fmt: skip
+
+
+def _doubted(speed: Figure, timed: Sequence[RunSummary]) -> tuple[Figure, list[str]]:
+    """(the speed with the allowance that books which do not close ask for, what to say of it).
+
+    Up to 5 % nothing happens; up to 25 % the interval is widened by how far each side is off; beyond, no interval is
+    left, and so no verdict: the times describe something else than the work.
+    """
+    worst: dict[str, RunSummary] = {}
+    for side in timed:
+        name = label({**side.run, "repeat": 0})
+        if side.doubt > 1 and (name not in worst or side.doubt > worst[name].doubt):
+            worst[name] = side
+    if not worst:
+        return speed, []
+    why = [f"the times of {name} are not reliable: {side.doubted}" for name, side in worst.items()]
+    said = [f"{reason[0].upper()}{reason[1:]}." for reason in why]
+    if any(isinf(side.doubt) for side in worst.values()):
+        reason = "; ".join(w for w, side in zip(why, worst.values(), strict=True) if isinf(side.doubt))
+        return replace(
+            speed, low=None, high=None, basis="", reason=reason if speed.value is not None else speed.reason
+        ), said
+    factor = float(np.prod([side.doubt for side in worst.values()]))
+    if speed.low is None or speed.high is None:
+        return speed, said
+    said[-1] += f" The interval of the speed is widened by {factor:.2f}x for that."
+    basis = f"{speed.basis}, widened by {factor:.2f}x because the books do not close"
+    return replace(speed, low=speed.low / factor, high=speed.high * factor, basis=basis), said
+
+
+def _unfinished(candidate: RunSummary, baseline: RunSummary) -> str:
+    """Which side was not finished, in words; empty where both were."""
+    sides = [side for side in (candidate, baseline) if side.unfinished]
+    if not sides:
+        return ""
+    names = " and ".join(f"{label(side.run)}, {side.unfinished}" for side in sides)
+    return f"{'one side is' if len(sides) == 1 else 'both sides are'} unfinished ({names})"
 
 
 def _by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
@@ -293,12 +370,11 @@ def _speed_verdict(speed: Figure, control: float | None) -> SpeedVerdict:
 def _qualities(
     candidate: RunSummary,
     baseline: RunSummary,
-    requests: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    failed: set[Any],
     answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     margin: float,
 ) -> tuple[QualityComparison, ...]:
     """Every metric that both runs have. A document whose request failed on either side is in none of them."""
-    failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
     theirs = {(m.name, m.filter): m for m in baseline.metrics}
     found = []
     for metric in candidate.metrics:
@@ -317,6 +393,7 @@ def _values(answers: Sequence[Mapping[str, Any]], metric: Metric, failed: set[An
         for row in answers
         if (row["metric"], row["filter"]) == (metric.name, metric.filter)
         and row["value"] is not None
+        and isfinite(row["value"])
         and row["doc_id"] not in failed
     }
 
@@ -419,6 +496,9 @@ def _verdict(
     documents: int,
     control: float | None,
     same_task: bool,
+    identical: bool,
+    unfinished: str,
+    unreliable: Sequence[RunSummary],
 ) -> str:
     """One sentence."""
     if not same_task:
@@ -431,6 +511,8 @@ def _verdict(
         "open": f"neither faster nor slower as far as {documents:,} documents tell ({_times(speed)})",
         "unknown": f"at {speed.value:.2f}x the speed, without an interval",
     }[speed_verdict]
+    if unreliable:
+        pace = f"of unknown speed ({speed.reason})"
     if control and speed_verdict == "open":
         pace += f", with {control:.2f}x for the same configuration against itself"
     worth = {
@@ -439,6 +521,8 @@ def _verdict(
         "open": "of a quality that is not decided",
         "unknown": "of unknown quality",
     }[quality.verdict if quality else "unknown"]
+    if identical and (quality is None or quality.verdict in ("open", "unknown")):
+        worth = "with identical answers"
     if quality and quality.verdict == "worse" and quality.difference.value is not None:
         worth += f" by {abs(quality.difference.value) * 100:.1f} points"
     sentence = f"{pace} and {worth}"
@@ -449,6 +533,8 @@ def _verdict(
         sentence += (
             f"; the answers are {amount:.0f} % {'shorter' if length.value < 1 else 'longer'}, so speeds compare badly"
         )
+    if unfinished:
+        sentence += f"; {unfinished}"
     if manifests.nuisance:
         names = [difference.name.rpartition(".")[2].replace("_", " ") for difference in manifests.nuisance]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

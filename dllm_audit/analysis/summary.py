@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.stats import t as student
 
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.analysis.rows import sound, without_damaged
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
 from dllm_audit.statistics.latency import latency_percentile
 from dllm_audit.statistics.proportions import wilson_interval
@@ -30,6 +32,9 @@ SEED = 20250528
 
 BOOKS_TOLERANCE = 0.05
 """Parts measured separately predict the wall time within this share, or the times should not be relied on."""
+
+BOOKS_LIMIT = 0.25
+"""Beyond this share no speed is concluded from a run: its times describe something else than its forwards."""
 
 #: What lm-eval's filters put where they found nothing.
 _NOT_EXTRACTED = ("", "[invalid]")
@@ -148,8 +153,38 @@ class RunSummary:
     @property
     def books_close(self) -> bool | None:
         """Whether separately measured parts predict the wall time; None where that was not checked."""
-        discrepancy = _group(self.run, "books").get("discrepancy")
-        return abs(discrepancy) <= BOOKS_TOLERANCE if isinstance(discrepancy, float) else None
+        return None if self.discrepancy is None else abs(self.discrepancy) <= BOOKS_TOLERANCE
+
+    @property
+    def discrepancy(self) -> float | None:
+        """(what the parts say - wall time) / wall time; None where that was not checked."""
+        found = _group(self.run, "books").get("discrepancy")
+        if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
+            return None
+        return float(found)
+
+    @property
+    def doubt(self) -> float:
+        """How far off the times may be, as a factor: 1 where the books close, infinite beyond `BOOKS_LIMIT`."""
+        off = self.discrepancy or 0.0
+        if abs(off) <= BOOKS_TOLERANCE:
+            return 1.0
+        return float("inf") if abs(off) > BOOKS_LIMIT else max(1 + off, 1 / (1 + off))
+
+    @property
+    def doubted(self) -> str:
+        """Why the times are not reliable, to follow the name of the run; empty where they are."""
+        if self.doubt == 1.0 or self.discrepancy is None:
+            return ""
+        share = (1 + self.discrepancy) * 100
+        return f"its parts add up to {share:.3g} % of its wall time"
+
+    @property
+    def unfinished(self) -> str:
+        """How far a run came that was not finished, for example "3 of 6 requests"; empty for a finished one."""
+        if self.run["status"] == "complete":
+            return ""
+        return f"{self.answered} of {self.run['planned_requests']} requests"
 
     @property
     def is_embedded(self) -> bool:
@@ -183,8 +218,11 @@ def summarise_rows(
     logged_sittings: set[int],
 ) -> RunSummary:
     """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored."""
+    stored = len(requests)
+    requests, damaged = without_damaged(requests)
     done = [r for r in requests if r["error_type"] is None]
     failures = _failures(requests)
+    shapes = [shape for shape in shapes if sound(shape.count) and sound(shape.rows)]
     makespan = _makespan(run, done)
     answered_tokens = _sum(done, "answered_tokens")
     characters = _sum(done, "answered_characters")
@@ -193,10 +231,10 @@ def summarise_rows(
     forwards = {kind: n for kind in FORWARD_KINDS if (n := _sum(done, f"{kind}_forwards"))}
     positions = _sum(done, "query_positions")
     none = "no request was answered"
-    scored = _metrics(answers, metrics, requests)
+    scored = _metrics(answers, metrics, requests, {r["doc_id"] for r in damaged})
     summary = RunSummary(
         run=run,
-        stored=len(requests),
+        stored=stored,
         answered=len(done),
         failures=failures,
         prompt_tokens=_sum(done, "prompt_tokens"),
@@ -227,7 +265,7 @@ def summarise_rows(
         truncation_rate=_rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
         metrics=scored,
         conventions=conventions(done, makespan.value),
-        notes=_notes(run, requests, makespan, failures),
+        notes=_notes(run, requests, stored, damaged, makespan, failures),
     )
     return _with_correct_per_second(summary)
 
@@ -246,14 +284,15 @@ def _failures(requests: Sequence[Mapping[str, Any]]) -> tuple[FailureKind, ...]:
 
 def _makespan(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> Figure:
     """From the first hand-over to the last answer. A run that was killed is as long as its last stored answer says."""
-    if run["makespan_seconds"] is not None:
+    if sound(run["makespan_seconds"]):
         return Figure(run["makespan_seconds"], "s", "measured")
     last: dict[int, float] = {}
     for row in done:
         if row["elapsed_seconds"] is not None:
             last[row["sitting"]] = max(last.get(row["sitting"], 0.0), row["elapsed_seconds"])
     if last:
-        reason = "the run has not ended; its time is that of the last answer stored"
+        cause = "the run has not ended" if run["makespan_seconds"] is None else "the stored time cannot be true"
+        reason = f"{cause}; its time is that of the last answer stored"
         return Figure(sum(last.values()), "s", "derived", reason=reason)
     return Figure(None, "s", "measured", reason="no request was answered")
 
@@ -364,12 +403,13 @@ def _metrics(
     answers: Sequence[Mapping[str, Any]],
     metrics: Sequence[Mapping[str, Any]],
     requests: Sequence[Mapping[str, Any]],
+    damaged: set[Any],
 ) -> tuple[Metric, ...]:
     """Every metric and filter; documents whose request failed are left out of both numerator and denominator."""
-    failed = {r["doc_id"] for r in requests if r["error_type"] is not None} - {None}
+    failed = ({r["doc_id"] for r in requests if r["error_type"] is not None} | damaged) - {None}
     grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in answers:
-        if row["doc_id"] not in failed and row["value"] is not None:
+        if row["doc_id"] not in failed and row["value"] is not None and isfinite(row["value"]):
             grouped.setdefault((row["metric"], row["filter"]), []).append(row)
     names = dict.fromkeys([*((m["metric"], m["filter"]) for m in metrics), *grouped])
     aggregated = {(m["metric"], m["filter"]): m for m in metrics}
@@ -389,9 +429,9 @@ def _metric(name: str, filter: str, rows: Sequence[Mapping[str, Any]], aggregate
         return Metric(name, filter, _mean(values), len(values), False, extraction)
     assert aggregate is not None
     value, error = aggregate["value"], aggregate["stderr"]
-    if value is None:
+    if value is None or not isfinite(value):
         figure = Figure(None, "score", "measured", reason="the task gave no value")
-    elif error is None:
+    elif error is None or not isfinite(error):
         figure = Figure(value, "score", "measured", reason="interval unknown: the task gives no standard error")
     else:
         low, high = value - 1.96 * error, value + 1.96 * error
@@ -428,13 +468,21 @@ def _with_correct_per_second(summary: RunSummary) -> RunSummary:
 def _notes(
     run: Mapping[str, Any],
     requests: Sequence[Mapping[str, Any]],
+    stored: int,
+    damaged: Sequence[Mapping[str, Any]],
     makespan: Figure,
     failures: Sequence[FailureKind],
 ) -> tuple[str, ...]:
     """What a reader must know before using the figures of this run."""
     notes = []
     if run["status"] != "complete":
-        notes.append(f"The run is {run['status']}: {len(requests)} of {run['planned_requests']} requests are stored.")
+        notes.append(f"The run is {run['status']}: {stored} of {run['planned_requests']} requests are stored.")
+    if damaged:
+        which = ", ".join(str(row["ordinal"]) for row in damaged[:10]) + (", …" if len(damaged) > 10 else "")
+        notes.append(
+            f"{len(damaged)} of {stored} stored requests are in no figure, because a time or a count of theirs is missing "
+            f"or cannot be true (request {which}): the results file is damaged there."
+        )
     if run["sittings"] > 1:
         notes.append(f"The run was resumed: {run['sittings']} sittings, whose times are added up.")
     if makespan.status == "derived":
@@ -442,7 +490,7 @@ def _notes(
     if failures:
         failed = sum(kind.count for kind in failures)
         notes.append(
-            f"{failed} of {len(requests)} requests failed. They are in no figure below: neither a wrong answer nor a time."
+            f"{failed} of {stored} requests failed. They are in no figure below: neither a wrong answer nor a time."
         )
     warm_up = _group(run, "warm_up")
     if warm_up.get("stationary") is False:
@@ -450,17 +498,28 @@ def _notes(
     residual = sum(r["residual_masks"] or 0 for r in requests)
     if residual:
         notes.append(f"{residual} positions stayed masks; the program that is reproduced leaves them.")
-    discrepancy = _group(run, "books").get("discrepancy")
-    if isinstance(discrepancy, float) and abs(discrepancy) > BOOKS_TOLERANCE:
-        notes.append(
-            "The books do not close within 5 %: separately measured forwards and host items do not add up to the wall "
-            "time, so the machine changed meanwhile or something is not measured. Do not rely on these times."
-        )
+    notes += _books_note(run)
     for name, form in (("waivers", "Not proven by this backend: {}"), ("notes", "{}")):
         found = run["manifest"].get(name)
         if isinstance(found, list):
             notes += [form.format(note) for note in found]
     return tuple(notes)
+
+
+def _books_note(run: Mapping[str, Any]) -> list[str]:
+    off = _group(run, "books").get("discrepancy")
+    if not isinstance(off, float) or not isfinite(off) or abs(off) <= BOOKS_TOLERANCE:
+        return []
+    so = (
+        "No speed is concluded from them."
+        if abs(off) > BOOKS_LIMIT
+        else "Speeds are compared with that much allowance."
+    )
+    return [
+        "The books do not close within 5 %: separately measured forwards and host items add up to "
+        f"{(1 + off) * 100:.3g} % of the wall time, so the machine changed meanwhile or something is not measured. "
+        f"Do not rely on these times. {so}"
+    ]
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:

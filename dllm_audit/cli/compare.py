@@ -58,8 +58,15 @@ def _words(found: Comparison) -> str:
     if found.length_parity is False:
         rows[-1] = (*rows[-1][:2], "differs by more than 10 %")
     if found.control is not None:
-        rows.append(("the same against itself (A/A)", f"{found.control:.3f}x", ""))
+        rows.append(("the same against itself (A/A)", f"{found.control:.3f}x", "smaller differences mean nothing"))
     lines = [one_line(line, 400) for line in lines] + ["", aligned(rows, right={1}, indent="  "), ""]
+    if found.speed.has_interval and "repeats" not in found.speed.basis:
+        lines[-1:] = [
+            "  Intervals of speed cover which requests were drawn from one run each, not how speed varies from run to run.",
+            "",
+        ]
+    if found.identical:
+        lines.append(f"  identical answers: all {found.documents} texts are the same on both sides")
     for quality in found.qualities:
         lines.append(
             one_line(f"  {quality.label}: {_quality(quality.candidate)} against {_quality(quality.baseline)}", 400)
@@ -79,6 +86,8 @@ def _words(found: Comparison) -> str:
         if differences:
             table = [(d.name, difference_value(d, d.candidate), difference_value(d, d.baseline)) for d in differences]
             lines += ["", name, aligned(table, indent="  ")]
+    if found.caveats:
+        lines += ["", "Caveats", *("  " + one_line(caveat, 400) for caveat in found.caveats)]
     return "\n".join([*lines, "", "Verdict: " + one_line(found.verdict, 1000)])
 
 

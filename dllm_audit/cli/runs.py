@@ -47,6 +47,7 @@ def command(task: str | None, backend: str | None, database: Path, as_json: bool
 
 def _facts(store: Store) -> list[dict[str, Any]]:
     from dllm_audit.analysis.labels import label
+    from dllm_audit.analysis.rows import sound
 
     counts = {row["run_id"]: row for row in store.query(_COUNTS)}
     metrics: dict[str, dict[str, float | None]] = {}
@@ -55,7 +56,7 @@ def _facts(store: Store) -> list[dict[str, Any]]:
     facts = []
     for run in store.runs():
         count = counts.get(run["run_id"], {"requests": 0, "failed": 0, "answered_tokens": 0})
-        makespan = run["makespan_seconds"]
+        makespan = run["makespan_seconds"] if sound(run["makespan_seconds"]) else None
         facts.append(
             {
                 "run_id": run["run_id"],

@@ -74,7 +74,8 @@ def _head(summary: RunSummary) -> str:
         + (f" ({facts['provenance']})" if facts.get("provenance") else "")
         + f", {run['concurrency']} in flight, started {run['started_at']:%Y-%m-%d %H:%M:%S} UTC",
         f"  {summary.answered} of {run['planned_requests']} requests answered"
-        + (f", {summary.failed} failed" if summary.failed else ""),
+        + (f", {summary.failed} failed" if summary.failed else "")
+        + (f": unfinished ({run['status']})" if summary.unfinished else ""),
     ]
     device = ", ".join(str(summary.environment[k]) for k in ("device", "gpu", "cpu") if summary.environment.get(k))
     if device:
@@ -111,7 +112,10 @@ def _figures(summary: RunSummary) -> str:
         f"  {summary.answered_tokens} tokens answered, {summary.committed_tokens} committed, {summary.prompt_tokens} of prompts; "
         f"{summary.nfe} forwards ({kinds}), {summary.query_positions} query positions"
     )
-    return f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ")
+    text = f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ")
+    if summary.throughput.has_interval:
+        text += "\n  Intervals of speed cover which requests were drawn from this run, not how speed varies from run to run."
+    return text
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -142,9 +146,10 @@ def _time(summary: RunSummary) -> str:
     if not rows:
         return "Where the time goes\n  no request was answered"
     text = "Where the time goes (summed over requests)\n" + aligned(rows, right={1, 2}, indent="  ")
-    books = summary.run["manifest"].get("books")
-    if isinstance(books, dict) and isinstance(books.get("discrepancy"), float):
-        text += f"\n  separately measured parts against the wall time: {books['discrepancy'] * 100:+.1f} %"
+    if summary.discrepancy is not None:
+        text += f"\n  separately measured parts against the wall time: {summary.discrepancy * 100:+.1f} %"
+        if summary.doubt == float("inf"):
+            text += ", so no speed is concluded from this run"
     return text
 
 
@@ -171,6 +176,7 @@ def _said(figure: Figure, form: str) -> tuple[str, str]:
 
 
 def _requests(rows: list[dict[str, Any]]) -> str:
+    from dllm_audit.analysis.rows import is_damaged
     from dllm_audit.analysis.tables import aligned
 
     table = [("request", "document", "answered", "committed", "forwards", "seconds", "stop", "answer")]
@@ -188,6 +194,10 @@ def _requests(rows: list[dict[str, Any]]) -> str:
                     f"{row['error_type']}: {row['error_message']}",
                 )
             )
+            continue
+        if is_damaged(row):
+            note = "a time or a count is missing or cannot be true"
+            table.append((str(row["ordinal"]), str(row["doc_id"]), "-", "-", "-", "-", "damaged", note))
             continue
         forwards = sum(row[f"{kind}_forwards"] or 0 for kind in ("prefill", "denoise", "refresh", "commit", "cfg"))
         text = row["text"] or ""
@@ -234,11 +244,15 @@ def _trace(steps: dict[str, Any]) -> str:
     rows = [("forward", "kind", "width", "block", "committed (position:token (confidence))")]
     for step in steps["steps"]:
         committed = "  ".join(
-            f"{c['position']}:{c['token'] if c['text'] is None else repr(c['text'])} ({c['confidence']:.3f})"
+            f"{c['position']}:{c['token'] if c['text'] is None else repr(c['text'])} ({_confidence(c['confidence'])})"
             for c in step["commits"]
         )
         rows.append((str(step["step"]), step["kind"], str(step["width"]), str(step["block"]), committed))
     return f"Trace of request {steps['request']}\n" + _wide(rows, aligned)
+
+
+def _confidence(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"
 
 
 def _wide(rows: Sequence[tuple[str, ...]], aligned: Callable[..., str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, log10
+from math import floor, isfinite, log10
 from typing import Any
 
 from dllm_audit.analysis.figures import Figure
@@ -11,7 +11,7 @@ from dllm_audit.analysis.plain import visible
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits and thousands apart; an en dash for None."""
-    if value is None:
+    if value is None or not isfinite(value):
         return "–"
     if value == 0:
         return "0"
@@ -25,21 +25,21 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(value: float | None, decimals: int = 0) -> str:
     """A share in 0..1 as a percentage."""
-    if value is None:
+    if value is None or not isfinite(value):
         return "–"
     return f"{value * 100:.{decimals}f} %".replace("-", "−")
 
 
 def points(value: float | None) -> str:
     """A difference of two shares in points, with its sign."""
-    if value is None:
+    if value is None or not isfinite(value):
         return "–"
     return f"{value * 100:+.1f}".replace("-", "−")
 
 
 def seconds(value: float | None) -> str:
     """A duration in the unit that suits it."""
-    if value is None:
+    if value is None or not isfinite(value):
         return "–"
     if value and value < 0.0995:
         return f"{number(value * 1000)} ms"

@@ -33,7 +33,7 @@ def test_speed_is_the_ratio_of_sums_over_the_paired_documents(pair):
 
 
 def test_a_margin_that_so_few_documents_cannot_decide_is_called_open_with_the_number_needed(pair):
-    found = pair([1] * 6, [1] * 6)
+    found = pair([1] * 6, [1] * 6, text="#### 6")
     assert found.quality.verdict == "open"
     assert found.quality.needed == 1546
     assert found.quality.sentence == (
@@ -118,7 +118,7 @@ def test_runs_of_different_tasks_are_not_compared(pair):
 
 
 def test_a_metric_that_nobody_scored_leaves_the_quality_unknown(pair):
-    found = pair([1] * 6, [])
+    found = pair([1] * 6, [], text="#### 6")
     assert found.quality is None
     assert found.verdict == "Faster (2.00x, 2.00 to 2.00) and of unknown quality."
 

@@ -87,7 +87,7 @@ def test_a_request_that_was_not_traced_is_said_with_those_that_were(invoke):
 
 def test_compare_ends_with_the_verdict(invoke):
     lines = invoke("compare", "one-1", "ar-1").stdout.splitlines()
-    assert lines[-1] == "Verdict: Slower (0.91x, 0.91 to 0.91) and of a quality that is not decided."
+    assert lines[-1] == "Verdict: Slower (0.91x, 0.91 to 0.91) and with identical answers."
     assert any("cannot decide a margin of 2 points" in line for line in lines)
     assert any(line.split()[:3] == ["backend", "dualcache", "ar"] for line in lines)
 

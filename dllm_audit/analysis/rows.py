@@ -1,0 +1,45 @@
+"""Stored rows that cannot be true: a file may be damaged, and one bad row must neither end a report nor colour it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
+
+#: Columns that every answered request has, and those that may be empty.
+_ALWAYS = ("total_seconds", "answered_tokens", "committed_tokens")
+_MAYBE = (
+    "ttft_seconds",
+    "elapsed_seconds",
+    "prompt_tokens",
+    "committing_forwards",
+    "query_positions",
+    *(f"{item}_seconds" for item in TIME_ITEMS),
+    *(f"{kind}_forwards" for kind in FORWARD_KINDS),
+)
+
+
+def sound(value: Any) -> bool:
+    """Whether a value can be a time or a count: a number, finite and not negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def is_damaged(row: Mapping[str, Any]) -> bool:
+    """Whether an answered request has a time or a count that cannot be true. A failed one has none."""
+    if row["error_type"] is not None:
+        return False
+    empty_or_sound = (row.get(name) is None or sound(row[name]) for name in _MAYBE)
+    return not (all(sound(row[name]) for name in _ALWAYS) and all(empty_or_sound))
+
+
+def without_damaged(
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(the rows that can be used, those that cannot)."""
+    kept: list[Mapping[str, Any]] = []
+    damaged: list[Mapping[str, Any]] = []
+    for row in rows:
+        (damaged if is_damaged(row) else kept).append(row)
+    return kept, damaged
