@@ -60,10 +60,13 @@ class Session(Protocol):
         traced: bool = False,
     ) -> EngineLog: ...
 
-    def warm_up(self, request: Request) -> None: ...
+    def warm_up(self, requests: Sequence[Request], concurrency: int) -> None: ...
 
-    def forward_costs(self, shapes: Sequence[ForwardShape]) -> list[float] | None:
-        """Seconds of one bare forward of each shape, measured apart from any request; None where that cannot be done."""
+    def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float] | None:
+        """Seconds of one bare forward of each shape, measured apart from any request for about `seconds`.
+
+        None where that cannot be done.
+        """
 
 
 class Backend(Protocol):

@@ -133,7 +133,8 @@ class ForwardShape:
 
     width: query positions per row (the widest row of the batch). rows: rows of the batch.
     decided: positions whose logits were computed, keys: columns that the widest row could see; both summed over all
-    forwards of the shape.
+    forwards of the shape. in_flight: rows that were in flight at each forward, summed, whether they took part or waited;
+    None where it was not recorded.
     """
 
     kind: str
@@ -143,6 +144,7 @@ class ForwardShape:
     seconds: float
     decided: int
     keys: int
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,11 @@ class EngineLog:
         return sum(shape.count for shape in self.shapes)
 
     @property
-    def row_slots(self) -> int:
+    def row_forwards(self) -> int:
         """Sum over forwards of the rows that took part."""
         return sum(shape.count * shape.rows for shape in self.shapes)
+
+    @property
+    def row_slots(self) -> int:
+        """Sum over forwards of the rows that were in flight, whether they took part or waited."""
+        return sum(shape.in_flight or 0 for shape in self.shapes)

@@ -146,9 +146,18 @@ def diffusion_generation(id: str = "0", **changed: Any) -> Generation:
     return generation(id, **{**values, **changed})
 
 
-def shape(kind: str, width: int, rows: int, count: int, seconds: float) -> ForwardShape:
-    """Forwards of one shape; every position is decided and sees twice its width."""
-    return ForwardShape(kind, width, rows, count, seconds, decided=count * rows * width, keys=2 * count * width)
+def shape(kind: str, width: int, rows: int, count: int, seconds: float, in_flight: int | None = None) -> ForwardShape:
+    """Forwards of one shape; every position is decided and sees twice its width. in_flight: rows at each forward."""
+    return ForwardShape(
+        kind,
+        width,
+        rows,
+        count,
+        seconds,
+        decided=count * rows * width,
+        keys=2 * count * width,
+        in_flight=count * (rows if in_flight is None else in_flight),
+    )
 
 
 def add_run(

@@ -28,16 +28,12 @@ def test_in_a_wheel_the_claims_are_a_package_of_their_own_and_a_strangers_folder
     (tmp_path / "claims").mkdir()
     (tmp_path / "dllm_audit_claims").mkdir()
     code = "from dllm_audit.resources import resource_folder; print(resource_folder('claims'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(tmp_path / "dllm_audit_claims")
 
 
 def test_an_installation_without_its_claims_says_how_to_mend_it(tmp_path, monkeypatch):
     monkeypatch.setattr("dllm_audit.resources.__file__", str(tmp_path / "dllm_audit" / "resources.py"))
     monkeypatch.setattr("dllm_audit.resources.find_spec", lambda name: None)
-    with pytest.raises(
-        AuditError, match=r"^This installation has no claims: .* install --force-reinstall dllm-audit$"
-    ):
+    with pytest.raises(AuditError, match=r"^This installation has no claims: .* install --force-reinstall dllm-audit$"):
         resource_folder("claims")

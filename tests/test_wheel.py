@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 def unpacked(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     # From a copy: a build leaves files beside the sources.
-    tree = shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "*.duckdb*"))
+    tree = shutil.copytree(
+        ROOT, folder / "tree", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "*.duckdb*")
+    )
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(tree)],
         check=True,

@@ -256,7 +256,7 @@ def summarise_rows(
         ),
         tokens_per_forward=ratio(answered_tokens, sum(forwards.values()), "tokens/forward", "measured", none),
         positions_per_forward=ratio(positions, sum(forwards.values()), "positions/forward", "measured", none),
-        batch_tax=_batch_tax(run, forwards, shapes, done, logged_sittings),
+        batch_tax=_batch_tax(shapes, done, logged_sittings),
         forwards=forwards,
         committing_forwards=committing,
         query_positions=positions,
@@ -361,22 +361,20 @@ def _spread(values: Sequence[float]) -> Distribution | None:
 
 
 def _batch_tax(
-    run: Mapping[str, Any],
-    forwards: Mapping[str, int],
     shapes: Sequence[ForwardShape],
     done: Sequence[Mapping[str, Any]],
     logged: set[int],
 ) -> Figure:
-    """1 - row forwards / row slots of the batch forwards."""
-    slots = sum(shape.count * shape.rows for shape in shapes)
-    if not slots:
+    """1 - row forwards / (forwards x rows in flight at each): what rows in flight wait for one another."""
+    if not shapes:
         return Figure(None, "share", "derived", reason="the engine stored no log of its forwards")
+    if any(shape.in_flight is None for shape in shapes):
+        return Figure(None, "share", "derived", reason="the rows in flight were not recorded when this was run")
     if {r["sitting"] for r in done} - logged:
         return Figure(None, "share", "derived", reason="a sitting was killed before its log was stored")
-    rows = sum(forwards.values())
-    if rows > slots:
-        return Figure(None, "share", "derived", reason="rows report more forwards than the engine ran")
-    return Figure(1 - rows / slots, "share", "derived")
+    taken = sum(shape.count * shape.rows for shape in shapes)
+    slots = sum(shape.in_flight or 0 for shape in shapes)
+    return Figure(1 - taken / slots, "share", "derived")
 
 
 def _guaranteed(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], committed: int) -> Figure:

@@ -124,8 +124,8 @@ def command(
                 for choice in choices:
                     for settings in _distinct(choice, variants):
                         out.append(Cell(choice.backend, choice.source, task_name, task, settings, n, repeat))
-                if base is not None:
-                    settings = _distinct(base, variants)[0]
+                for settings in [] if base is None else _distinct(base, variants):
+                    assert base is not None
                     cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline")
                     out += [cell, replace(cell, role="control")]
         return out
@@ -171,7 +171,11 @@ def command(
 
 def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) -> list[str]:
     from dllm_audit.evaluate.execution import execute
+    from dllm_audit.measure.environment import describe, timing_hazards
+    from dllm_audit.models.loading import pick_device
 
+    for hazard in timing_hazards(describe(pick_device(conditions.device))):
+        click.echo(f"Warning: {hazard}", err=True)
     models: dict[Path, tuple[Any, float]] = {}
     run_ids: list[str] = []
     ticker = _Ticker(live, len(plan))
@@ -188,7 +192,7 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) ->
         ticker.next()
         model, seconds = models[cell.source.folder]
         try:
-            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds))
+            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say))
         except (Interrupted, KeyboardInterrupt):
             ticker.end()
             raise Interrupted(
@@ -221,6 +225,11 @@ class _Ticker:
         if self.live and moment - self.drawn > 0.2:
             self.drawn = moment
             click.echo("\r\033[K" + self._line(progress), nl=False, err=True)
+
+    def say(self, what: str) -> None:
+        """What goes on after the last request: shown at the end of the line, in place of the time that is left."""
+        if self.live and self.last is not None:
+            click.echo("\r\033[K" + self._line(self.last) + f", {what} ...", nl=False, err=True)
 
     def end(self) -> None:
         if self.last is not None:
@@ -260,6 +269,8 @@ def _whole_numbers(text: str, option: str) -> list[int]:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{option} {text!r} is no list of whole numbers, such as 1,4,8.") from None
+    if len(set(numbers)) != len(numbers):
+        raise UsageError(f"{option} {text} names one number twice. Use --repeats to run it several times.")
     if any(number < 1 for number in numbers):
         raise UsageError(f"{option} {text}: at least one request must be in flight.")
     if any(number > MOST_IN_FLIGHT for number in numbers):
@@ -272,7 +283,10 @@ def _variants(given: dict[str, Any]) -> list[dict[str, Any]]:
     threshold = given.get("threshold")
     if threshold is None:
         return [given]
-    return [{**given, "threshold": part.strip()} for part in str(threshold).split(",")]
+    parts = [part.strip() for part in str(threshold).split(",")]
+    if len(set(parts)) != len(parts):
+        raise UsageError(f"--threshold {threshold} names one value twice. Use --repeats to run it several times.")
+    return [{**given, "threshold": part} for part in parts]
 
 
 def _check_settings(choices: Sequence[Choice], given: dict[str, Any], plugins: Plugins) -> None:

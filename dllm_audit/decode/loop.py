@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from dllm_audit.decode.recipe import Recipe
     from dllm_audit.models.loading import LoadedModel
 
+#: The row's logits were NaN or infinite: nothing could be committed, and the row ends as a failure.
+NOT_FINITE = "not finite"
+
 #: Work of these kinds goes before denoising: rows that wait for it cannot go on, the others can.
 _FIRST = ("prefill", "commit", "refresh")
 
@@ -36,14 +39,16 @@ _FIRST = ("prefill", "commit", "refresh")
 class Job:
     """One row to decode.
 
-    closes(ids, newest): whether the decoded window `ids`, of which `newest` tokens are new, holds a stop string.
+    closes(ids): whether these tokens hold a stop string; given the block that was just decoded and up to `reach` tokens
+    before it, in which the string may have begun.
     """
 
     id: str
     row: RowInput
     seed: int
     traced: bool = False
-    closes: Callable[[Sequence[int], int], bool] | None = None
+    closes: Callable[[Sequence[int]], bool] | None = None
+    reach: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,12 @@ class Finished:
 
 @dataclass
 class ShapeTally:
-    """Forwards of one shape: the marks of their intervals, positions decided and columns visible, summed."""
+    """Forwards of one shape: the marks of their intervals, and positions decided, columns visible and rows in flight, summed."""
 
     intervals: list[tuple[Any, Any]] = field(default_factory=list)
     decided: int = 0
     keys: int = 0
+    in_flight: int = 0
 
 
 class DecodeLoop:
@@ -120,7 +126,9 @@ class DecodeLoop:
             # A random order is drawn on the host, so that every device follows the same one; noise over the vocabulary is not.
             where = self.model.device if self.recipe.score.temperature > 0 else "cpu"
             generator = torch.Generator(where).manual_seed(job.seed)
-        row = Row(job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes)
+        row = Row(
+            job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes, job.reach
+        )
         row.decoded_to = start
         row.pending = self.recipe.cache.begin(shape)
         self._open_block(row)
@@ -171,6 +179,7 @@ class DecodeLoop:
         tally.intervals.append(interval)
         tally.decided += decided
         tally.keys += max(w.visible for w in plan)
+        tally.in_flight += len(self.rows)
         for row, window in zip(batch, plan, strict=True):
             row.count(window, "cfg" if guided else None)
 
@@ -180,7 +189,8 @@ class DecodeLoop:
             for id in begun:
                 self.clock.first_token(id)
         for row in batch:
-            self._close_or_go_on(row, committed=logits is not None)
+            if row.stop is None:
+                self._close_or_go_on(row, committed=logits is not None)
         self.clock.mark("host", None)
 
     def _decision_span(self, row: Row, window: Window) -> Span:
@@ -222,7 +232,8 @@ class DecodeLoop:
         proposals = self.recipe.score(logits, [row.generator for row in batch] if random else [], counts)
         confidence = torch.full(candidate.shape, float("-inf"), device=device, dtype=proposals.confidence.dtype)
         confidence[at_row, at_column] = proposals.confidence
-        quota = torch.tensor([self._quota(row) for row in batch], device=device)
+        quotas = [self._quota(row) for row in batch]
+        quota = torch.tensor(quotas, device=device)
         chosen = self.recipe.commit.select(confidence, quota)
         picked = chosen[at_row, at_column]
         slots = torch.tensor([row.slot for row in batch], device=device)
@@ -239,12 +250,15 @@ class DecodeLoop:
         # Equality counts, and ten times the float32 next to 0.1 is a little above 1.
         guaranteed = (number + 1) * (1 - surest) <= 1 + 1e-6
         first = ~self.canvas.editable[block[:, 0], block[:, 3]]
-        # The one read of the device per step: what is left, how many were committed, were they covered, is token one final.
+        # One read for all of it: what is left, how many were committed, were they covered, is token one final.
         read = torch.stack([left, number, guaranteed.to(left.dtype), first.to(left.dtype)], dim=1).tolist()
         begun = []
-        for row, (remaining, committed, covered, first_final) in zip(batch, read, strict=True):
+        for row, asked, (remaining, committed, covered, first_final) in zip(batch, quotas, read, strict=True):
             row.open_positions = remaining
-            row.guaranteed += committed if covered and self.recipe.score.confidence == "probability" else 0
+            if committed == 0 and asked >= 1:
+                # Candidates were there and none could be ranked: NaN compares with nothing, and would loop for ever.
+                row.stop = NOT_FINITE
+            row.guaranteed += committed if covered and self.recipe.score.is_greedy_probability else 0
             row.step += 1
             if first_final and not row.first_committed:
                 row.first_committed = True
@@ -300,8 +314,10 @@ class DecodeLoop:
             block = self.canvas.tokens[row.slot, row.span.lo : row.span.hi].tolist()
             if any(token in self.recipe.end_ids for token in block):
                 return "eos"
-        if row.closes is not None and row.closes(self._window_ids(row), row.span.width):
-            return "until"
+        if row.closes is not None:
+            begins = max(row.shape.start, row.span.lo - row.reach)
+            if row.closes(self.canvas.tokens[row.slot, begins : row.span.hi].tolist()):
+                return "until"
         return "length" if row.block + 1 == len(row.blocks) else None
 
     def _residual(self, row: Row) -> int:

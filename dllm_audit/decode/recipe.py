@@ -253,6 +253,6 @@ def mask_token_id(settings: DecodeSettings, traits: ModelTraits) -> int:
     chosen = settings.mask_token_id if settings.mask_token_id is not None else traits.mask_token_id
     if chosen is None:
         raise SettingError("This model states no mask token: say --set mask_token_id=N.")
-    if chosen >= traits.vocab_size:
+    if not 0 <= chosen < traits.vocab_size:
         raise SettingError(f"mask_token_id={chosen} is outside this model's vocabulary of {traits.vocab_size} tokens.")
     return chosen

@@ -41,6 +41,11 @@ class Score:
     eos: str = "keep"
     compat: bool = False
 
+    @property
+    def is_greedy_probability(self) -> bool:
+        """Whether confidences are the probabilities of argmax tokens, as Theorem 1 of Fast-dLLM supposes."""
+        return self.confidence == "probability" and self.temperature == 0
+
     def __call__(self, logits: Tensor, generators: Sequence[Generator | None], counts: Sequence[int]) -> Proposals:
         """Score `logits`, float [N, V], which may be overwritten.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from dllm_audit.decode.loop import DecodeLoop, Finished, Job, check_fits, seed_of
+from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
 from dllm_audit.errors import AuditError, Interrupted, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, timer_for
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 #: Called with each result as soon as it is finished, outside every clock.
 OnResult = Callable[[Generation | Failure], None]
+
+
+_NOT_FINITE = (
+    "The model's logits are not finite (NaN or infinite), so no token can be chosen. Its weights or config may be damaged, "
+    "or the number format too narrow: try --dtype float32."
+)
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,16 @@ class RecipeSession:
             logs.append(self._run_group(recipe, group, on_result, concurrency, traced, before))
         return _join(logs)
 
-    def forward_costs(self, shapes: Sequence[ForwardShape]) -> list[float]:
-        """Seconds of one bare forward of each shape, measured now, apart from any request. See decode.costs."""
+    def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float]:
+        """Seconds of one bare forward of each shape, measured now for about `seconds`. See decode.costs."""
         from dllm_audit.decode.costs import measure_costs
 
-        return measure_costs(self.model, shapes)
+        return measure_costs(self.model, shapes, seconds)
 
-    def warm_up(self, request: Request) -> None:
-        """Decode `request` once and forget it, so that the first timed request does not pay for allocations."""
-        self.generate([replace(request, id="warm-up")], lambda result: None)
+    def warm_up(self, requests: Sequence[Request], concurrency: int) -> None:
+        """Decode `requests` once and forget them, so that the first timed ones do not pay for allocations."""
+        rehearsal = [replace(request, id=f"warm-up {n}") for n, request in enumerate(requests)]
+        self.generate(rehearsal, lambda result: None, concurrency)
 
     def _run_group(
         self,
@@ -116,14 +123,29 @@ class RecipeSession:
         length = max(self._row_input(prepared).length for prepared in group)
         rows = min(concurrency, len(group))
         by_id = {prepared.request.id: prepared for prepared in group}
-        timer = timer_for(self.model.device.type)
+        timer = timer_for(self.model.device)
         with torch.inference_mode():
             timer.settle()
             clock = Clock(timer)
-            loop = DecodeLoop(self.model, recipe, rows, length, clock)
+            try:
+                loop = DecodeLoop(self.model, recipe, rows, length, clock)
+            except RuntimeError as error:
+                # torch says it in a subclass of RuntimeError on a GPU, and in its words alone on a CPU.
+                if "memory" not in str(error).lower():
+                    raise
+                raise AuditError(
+                    f"There is not enough memory for {rows} rows of {length} positions beside the model. "
+                    "Lower the concurrency or gen_length."
+                ) from error
             clock.restart()
             try:
                 for finished in loop.run(self._jobs(group, clock, traced)):
+                    if finished.row.stop == NOT_FINITE:
+                        clock.stop(finished.job.id)
+                        clock.pause()
+                        on_result(Failure(finished.job.id, "RequestError", _NOT_FINITE))
+                        clock.resume()
+                        continue
                     text, answer_ids, stop = self._answer(by_id[finished.job.id], finished)
                     clock.mark("detokenise", [finished.job.id])
                     watch = clock.stop(finished.job.id)
@@ -146,7 +168,7 @@ class RecipeSession:
                 row,
                 seed_of(self.seed, request.key or request.id),
                 traced,
-                self._closes(request.until),
+                *self._closes(request.until),
             )
 
     def _row_input(self, prepared: Prepared) -> RowInput:
@@ -178,22 +200,22 @@ class RecipeSession:
         }
         return tuple(stop for stop in until if stop not in special), frozenset(special.values())
 
-    def _closes(self, until: Sequence[str]) -> Callable[[Sequence[int], int], bool] | None:
+    def _closes(self, until: Sequence[str]) -> tuple[Callable[[Sequence[int]], bool] | None, int]:
+        """The check for stop strings and how many tokens before a new block it must see."""
         tokenizer = self.model.tokenizer
         texts, ids = self._stops(until)
         if tokenizer is None or not (texts or ids):
-            return None
+            return None, 0
         # A stop string spans at most as many tokens as it has bytes.
         reach = max((len(text.encode()) for text in texts), default=0)
 
-        def closes(window: Sequence[int], newest: int) -> bool:
-            tail = list(window[-reach - newest :])
+        def closes(tail: Sequence[int]) -> bool:
             if any(token in ids for token in tail):
                 return True
-            text = str(tokenizer.decode(tail, skip_special_tokens=True)) if texts else ""
+            text = str(tokenizer.decode(list(tail), skip_special_tokens=True)) if texts else ""
             return any(stop in text for stop in texts)
 
-        return closes
+        return closes, reach
 
     def _answer(self, prepared: Prepared, finished: Finished) -> tuple[str | None, tuple[int, ...], str]:
         """Text and ids of the answer, cut at end-of-text and at the first stop string, and why it ended."""
@@ -292,6 +314,7 @@ def _log(loop: DecodeLoop, clock: Clock) -> EngineLog:
             sum(clock.timer.seconds(*interval) for interval in tally.intervals),
             tally.decided,
             tally.keys,
+            tally.in_flight,
         )
         for (kind, width, rows), tally in loop.shapes.items()
     )

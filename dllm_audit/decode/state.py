@@ -90,7 +90,8 @@ class Row:
     blocks: Sequence[Span]
     generator: Generator | None
     traced: bool
-    closes: Callable[[Sequence[int], int], bool] | None = None
+    closes: Callable[[Sequence[int]], bool] | None = None
+    reach: int = 0
     block: int = 0
     pending: Window | None = None
     quotas: tuple[float, ...] = ()

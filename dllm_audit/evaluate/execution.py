@@ -19,10 +19,10 @@ from dllm_audit.backend import Backend
 from dllm_audit.errors import Interrupted
 from dllm_audit.evaluate.prompts import TaskPrompt, build_prompts, chat_template_of
 from dllm_audit.evaluate.scoring import score
-from dllm_audit.measure.books import Books, close_books
+from dllm_audit.measure.books import close_books
 from dllm_audit.measure.environment import code_commit, describe, file_sha256
 from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
-from dllm_audit.records import Failure, Generation
+from dllm_audit.records import EngineLog, Failure, Generation
 from dllm_audit.settings import Resolution
 from dllm_audit.store.database import Store
 
@@ -100,22 +100,31 @@ def execute(
     store: Store,
     tell: Callable[[Progress], None],
     load_seconds: float,
+    say: Callable[[str], None] = lambda what: None,
 ) -> str:
     """Make one run and return its id. Whatever ends it early, the requests that had finished are stored.
 
+    say: told what goes on after the last request, which may take a while.
     Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
     """
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
     prompts = build_prompts(cell.task, model.tokenizer, chat, conditions.limit)
     resolution = _resolution(cell, model, prompts)
     identity = _identity(cell, model, conditions, chat, prompts, resolution)
-    content_key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    content_key = _digest(json.dumps(identity, sort_keys=True))
 
     earlier = store.unfinished(content_key) if conditions.resume else None
-    if earlier is not None and earlier["status"] == "complete":
-        return str(earlier["run_id"])
+    stored = {row["ordinal"] for row in store.answered(earlier["run_id"])} if earlier is not None else set()
+    pending = [prompt for prompt in prompts if prompt.ordinal not in stored]
     session = cell.backend.open(model, _effective(cell), conditions.seed)
-    warm_up = _warm_up(session, prompts[0], cell)
+    if earlier is not None and not pending:
+        # Nothing is decoded again, but the answers are scored by what the task says now, and missing traces are made.
+        run_id = str(earlier["run_id"])
+        _score(cell, conditions, prompts, store, run_id)
+        _trace(cell, session, prompts, store, run_id, conditions.trace)
+        store.end_run(run_id, "complete")
+        return run_id
+    warm_up = _warm_up(session, pending[: cell.concurrency], cell)
     manifest: dict[str, Any] = {
         "dllm_audit": __version__,
         "code_commit": code_commit(),
@@ -158,11 +167,17 @@ def execute(
             }
         )
     try:
-        books = _decode(cell, session, prompts, store, run_id, sitting, tell)
-        if books is not None:
-            store.set_manifest(run_id, {**manifest, "books": {**books.as_dict(), "sitting": sitting}})
+        log, wall = _decode(cell, session, prompts, pending, store, run_id, sitting, tell)
         _score(cell, conditions, prompts, store, run_id)
-        _trace(cell, session, prompts, store, run_id, conditions.trace)
+        say("measuring what its forwards cost")
+        # Guidance runs two halves in one forward, which the separate measurement does not do.
+        books = None if resolution.settings.cfg_scale else close_books(log, wall, session.forward_costs)
+        if books is not None:
+            manifest["books"] = {**books.as_dict(), "sitting": sitting}
+        if conditions.trace:
+            say("tracing its first requests")
+        manifest["notes"] += _trace(cell, session, prompts, store, run_id, conditions.trace)
+        store.set_manifest(run_id, manifest)
     except Interrupted:
         with _uninterrupted():
             store.end_run(run_id, "interrupted")
@@ -188,6 +203,21 @@ def _effective(cell: Cell) -> dict[str, Any]:
     return {**changed, **cell.given}
 
 
+#: Files that decide which ids a text becomes, and how prompts are dressed.
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _identity(
     cell: Cell,
     model: LoadedModel,
@@ -199,7 +229,7 @@ def _identity(
     """Everything that makes a run the same run: what it decodes, with what, how. No times, no paths."""
     files = weight_files(cell.source.folder, cell.source.ref)
     digests = {path.name: file_sha256(path) for path in files}
-    keys = hashlib.sha256("\n".join(prompt.key for prompt in prompts).encode()).hexdigest()
+    keys = _digest("\n".join(prompt.key for prompt in prompts))
     return {
         "backend": cell.backend.name,
         "provenance": cell.backend.provenance,
@@ -219,6 +249,12 @@ def _identity(
             "weight_bytes": model.weight_bytes,
             "dtype": str(model.dtype).removeprefix("torch."),
             "weights_sha256": digests,
+            "config_sha256": _digest(json.dumps(cell.source.family.translate(cell.source.fields), sort_keys=True)),
+            "tokenizer_sha256": {
+                path.name: file_sha256(path)
+                for path in sorted(cell.source.folder.glob("*"))
+                if path.name in _TOKENIZER_FILES and path.is_file()
+            },
         },
         "engine": {
             "mode": conditions.engine,
@@ -236,20 +272,20 @@ def _identity(
     }
 
 
-def _warm_up(session: Session, prompt: TaskPrompt, cell: Cell) -> dict[str, Any]:
-    """Decode the first request until its time is stationary; none of it is counted."""
-    request = prompt.request(cell.given)
+def _warm_up(session: Session, prompts: Sequence[TaskPrompt], cell: Cell) -> dict[str, Any]:
+    """Decode the first requests, as many as will be in flight, until their time is stationary; none of it is counted."""
+    requests = [prompt.request(cell.given) for prompt in prompts]
     seconds: list[float] = []
     stationary = False
     while not stationary and len(seconds) < WARM_UP_MOST:
         began = time.perf_counter()
-        session.warm_up(request)
+        session.warm_up(requests, cell.concurrency)
         seconds.append(time.perf_counter() - began)
         stationary = len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= WARM_UP_TOLERANCE * seconds[-2]
     return {
         "seconds": [round(s, 6) for s in seconds],
         "stationary": stationary,
-        "criterion": f"first request decoded until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
+        "criterion": f"first {len(requests)} decoded until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
         f"at most {WARM_UP_MOST} times",
     }
 
@@ -258,17 +294,14 @@ def _decode(
     cell: Cell,
     session: Session,
     prompts: Sequence[TaskPrompt],
+    pending: Sequence[TaskPrompt],
     store: Store,
     run_id: str,
     sitting: int,
     tell: Callable[[Progress], None],
-) -> Books | None:
-    """Decode what is not stored yet. Returns the books of this sitting, None when there was nothing to decode."""
-    stored = {row["ordinal"] for row in store.requests(run_id)}
-    pending = [prompt for prompt in prompts if prompt.ordinal not in stored]
-    if not pending:
-        return None
-    done, failed, outside = len(stored), 0, 0.0
+) -> tuple[EngineLog, float]:
+    """Decode what is pending. Returns the engine's log and the wall seconds by an outside clock, storing left out."""
+    done, failed, outside = len(prompts) - len(pending), 0, 0.0
     began = time.perf_counter()
     tell(Progress(cell, done, len(prompts), failed, 0.0))
 
@@ -303,25 +336,35 @@ def _decode(
                 store.add_log(run_id, sitting, stop.log)
         raise
     store.add_log(run_id, sitting, log)
-    return close_books(log, wall, session.forward_costs)
+    return log, wall
 
 
 def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> None:
-    texts = {row["ordinal"]: row["text"] for row in store.requests(run_id) if row["error_type"] is None}
+    texts = {row["ordinal"]: row["text"] for row in store.answered(run_id)}
     scores = score(cell.task_name, cell.task, prompts, texts, unsafe=conditions.allow_code)
     store.add_scores(run_id, scores.answers, scores.metrics)
 
 
-def _trace(cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int) -> None:
-    """Decode the first requests once more with a step trace, after the timed region."""
-    answered = {row["ordinal"]: row["output_ids"] for row in store.requests(run_id) if row["error_type"] is None}
+def _trace(
+    cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int
+) -> list[str]:
+    """Decode the first requests once more with a step trace, after the timed region, where they have none yet.
+
+    Returns a note for each that came out differently: the same settings should give the same tokens.
+    """
+    answered = {row["ordinal"]: list(row["output_ids"]) for row in store.answered(run_id)}
+    traced = store.traced(run_id)
     chosen = [prompt for prompt in prompts if prompt.ordinal in answered][:number]
+    notes: list[str] = []
 
     def keep(result: Generation | Failure) -> None:
         if isinstance(result, Generation) and list(result.output_ids) == answered[int(result.id)]:
             store.add_trace(run_id, int(result.id), result)
+        else:
+            notes.append(f"Request {result.id} came out differently when it was decoded again for its trace.")
 
-    session.generate([prompt.request(cell.given) for prompt in chosen], keep, 1, traced=True)
+    session.generate([p.request(cell.given) for p in chosen if p.ordinal not in traced], keep, 1, traced=True)
+    return notes
 
 
 @contextmanager

@@ -61,17 +61,19 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     if not allow_code and _executes_code(path):
         raise _needs_consent(name)
     quiet()
-    with _explained(name):
+    with _explained(name, path):
         tasks = _build(name, path)
     if not tasks:
         raise TaskError(f"Task {name!r} holds no task.")
+    from_lm_eval = lm_eval_folder() in path.parents
     for task_name, task in tasks.items():
         # A group or tag may hold such a task too.
         if not allow_code and getattr(task, "UNSAFE_CODE", False):
             raise _needs_consent(task_name)
         if num_fewshot is not None:
             task.set_config(key="num_fewshot", value=num_fewshot)
-        data = find_data(task_name)
+        # Imported data stand in for the hub's, never for those that a task file of one's own names.
+        data = find_data(task_name) if from_lm_eval else None
         if data is not None and data.fewshot is None and (task.config.num_fewshot or 0) > 0:
             raise TaskError(
                 f"Task {task_name!r} shows {task.config.num_fewshot} worked examples, and none were imported. "
@@ -106,7 +108,10 @@ def quiet() -> None:
     for logger in ("lm_eval", "datasets", "transformers", "huggingface_hub", "httpx", "filelock"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     import datasets
+    import huggingface_hub
 
+    # Its loggers take their level when it is imported, whatever was set before.
+    huggingface_hub.logging.set_verbosity_error()
     datasets.disable_progress_bars()
 
 
@@ -159,7 +164,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     Loader.add_constructor("!function", lambda loader, node: None)
     try:
         fields = yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise TaskError(f"{path} cannot be read as YAML: {error}.") from error
     return fields if isinstance(fields, dict) else {}
 
@@ -201,7 +206,7 @@ def _imported(path: Path, data: ImportedData) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _explained(name: str, path: Path) -> Iterator[None]:
     """Turn what lm-eval and its libraries raise while loading into sentences."""
     try:
         yield
@@ -216,6 +221,11 @@ def _explained(name: str) -> Iterator[None]:
             raise TaskError(
                 f"Task {name!r} needs the metric 'code_eval' from the hub, which cannot be reached. "
                 "Run it once with network, so that the metric is kept."
+            ) from error
+        if lm_eval_folder() not in path.parents and _relative_files(path):
+            raise TaskError(
+                f"Task {name!r} names data files that cannot be read ({_first_line(error)}). "
+                "Check data_files in its YAML file; they are relative to that file."
             ) from error
         raise TaskError(
             f"Task {name!r} needs data from the hub, which cannot be reached ({_first_line(error)}). "

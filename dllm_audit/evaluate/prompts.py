@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,30 @@ def build_prompts(
         )
     # Few-shot examples come from a generator that advances: start it anew, so that a prompt depends on nothing before.
     task.set_fewshot_seed(seed=1234)
+    with _explained(name, chat_template):
+        return _build(task, name, tokenizer, chat_template, limit)
+
+
+@contextmanager
+def _explained(name: str, chat_template: bool) -> Iterator[None]:
+    """Turn what a task's or a tokenizer's templates and functions raise into a sentence."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except (Exception, SystemExit) as error:
+        words = (str(error).strip().splitlines() or [""])[0][:200]
+        advice = (
+            "If it is the chat template, use --chat-template off." if chat_template else "See the task's YAML file."
+        )
+        raise TaskError(
+            f"The prompts of task {name!r} could not be rendered: {type(error).__name__}: {words}. {advice}"
+        ) from error
+
+
+def _build(
+    task: Any, name: str, tokenizer: PreTrainedTokenizerBase | None, chat_template: bool, limit: int | None
+) -> list[TaskPrompt]:
     task.build_all_requests(
         limit=limit,
         rank=0,

@@ -58,11 +58,15 @@ class Books:
 
 
 def close_books(
-    log: EngineLog, wall_seconds: float, costs: Callable[[Sequence[ForwardShape]], list[float] | None]
+    log: EngineLog, wall_seconds: float, costs: Callable[[Sequence[ForwardShape], float], list[float] | None]
 ) -> Books | None:
-    """Measure the parts of a run and add them up. None when nothing ran or the backend cannot measure its forwards."""
+    """Measure the parts of a run and add them up. None when nothing ran or the backend cannot measure its forwards.
+
+    costs(shapes, seconds): seconds of one forward of each shape, measured for about so long: a quarter of the run's
+    time, but two seconds for short runs.
+    """
     chosen = _representative(log.shapes)
-    measured = costs(chosen) if chosen else None
+    measured = costs(chosen, max(2.0, wall_seconds / 4)) if chosen else None
     if not measured or wall_seconds <= 0:
         return None
     known: dict[tuple[str, int], list[tuple[int, float]]] = {}

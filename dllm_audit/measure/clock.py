@@ -10,9 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dllm_audit.records import TIME_ITEMS
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Timer(Protocol):
@@ -39,19 +42,23 @@ class HostTimer:
 
 
 class CudaTimer:
-    """Device events on the current stream, read only after `settle`, so that marking never waits for the device."""
+    """Events on the device's current stream, read only after `settle`, so that marking never waits for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def now(self) -> Any:
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        with torch.cuda.device(self.device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self.device))
         return event
 
     def settle(self) -> None:
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.device)
 
     def seconds(self, start: Any, stop: Any) -> float:
         return start.elapsed_time(stop) / 1e3
@@ -67,10 +74,11 @@ class MpsTimer(HostTimer):
         return time.perf_counter_ns()
 
 
-def timer_for(device_type: str) -> Timer:
-    """The timer that is right for a device type ("cpu", "cuda", "mps")."""
-    timers: dict[str, type[Timer]] = {"cuda": CudaTimer, "mps": MpsTimer}
-    return timers.get(device_type, HostTimer)()
+def timer_for(device: torch.device) -> Timer:
+    """The timer that is right for a device: its own events, or the host's clock where work is done when a call returns."""
+    if device.type == "cuda":
+        return CudaTimer(device)
+    return MpsTimer() if device.type == "mps" else HostTimer()
 
 
 @dataclass

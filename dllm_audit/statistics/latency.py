@@ -22,9 +22,7 @@ class LatencyPercentile:
     confidence: float
 
 
-def latency_percentile(
-    seconds: Sequence[float], percentile: float, confidence: float = 0.95
-) -> LatencyPercentile:
+def latency_percentile(seconds: Sequence[float], percentile: float, confidence: float = 0.95) -> LatencyPercentile:
     """The nearest-rank percentile: the smallest latency that `percentile` % of the requests do not exceed.
 
     The interval assumes independent requests and nothing else; those of one batch are not independent.

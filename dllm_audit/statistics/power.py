@@ -23,9 +23,7 @@ class MarginPower:
     power: float
 
 
-def required_documents(
-    margin: float, discordance: float = 0.1, alpha: float = 0.05, power: float = 0.8
-) -> MarginPower:
+def required_documents(margin: float, discordance: float = 0.1, alpha: float = 0.05, power: float = 0.8) -> MarginPower:
     """The paired documents that a non-inferiority margin needs: 1,546 for 0.02 and 6,183 for 0.01 by default.
 
     Raises ValueError when an argument is outside its range.
@@ -39,9 +37,7 @@ def required_documents(
     return MarginPower(margin, documents, discordance, alpha, power)
 
 
-def decidable_margin(
-    documents: int, discordance: float = 0.1, alpha: float = 0.05, power: float = 0.8
-) -> MarginPower:
+def decidable_margin(documents: int, discordance: float = 0.1, alpha: float = 0.05, power: float = 0.8) -> MarginPower:
     """The smallest margin that so many paired documents decide: 0.0217 for the 1,319 of GSM8K by default.
 
     Raises ValueError when an argument is outside its range. The inverse of `required_documents`.
@@ -61,6 +57,5 @@ def _quantiles(alpha: float, power: float) -> float:
 def _check(discordance: float, alpha: float, power: float) -> None:
     if not 0 < discordance <= 1 or not 0 < alpha < 0.5 or not 0.5 <= power < 1:
         raise ValueError(
-            f"Need 0 < discordance <= 1, 0 < alpha < 0.5 and 0.5 <= power < 1, "
-            f"not {discordance}, {alpha} and {power}."
+            f"Need 0 < discordance <= 1, 0 < alpha < 0.5 and 0.5 <= power < 1, not {discordance}, {alpha} and {power}."
         )

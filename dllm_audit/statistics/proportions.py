@@ -25,9 +25,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Ra
     Source: Wilson 1927; computed by statsmodels `proportion_confint(method="wilson")`.
     """
     if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(
-            f"Cannot take {successes} successes of {trials} trials: need 0 <= successes <= trials >= 1."
-        )
+        raise ValueError(f"Cannot take {successes} successes of {trials} trials: need 0 <= successes <= trials >= 1.")
     low, high = proportion_confint(successes, trials, alpha=1 - confidence, method="wilson")
     # At 0 and n successes the formula gives 0 and 1 but for rounding, on either side.
     return RateInterval(successes / trials, max(0.0, float(low)), min(1.0, float(high)), trials, confidence)

@@ -253,6 +253,13 @@ class Store:
 
     # -- reading --
 
+    def _parsed(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A run with its JSON parsed. A reader proves that nobody writes, so what is still running there was cut off."""
+        parsed = {**row, **{name: json.loads(row[name]) for name in ("settings", "setting_sources", "manifest")}}
+        if not self.writable and row["status"] == "running":
+            parsed["status"] = "interrupted"
+        return parsed
+
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT as dicts by column name."""
         try:
@@ -264,14 +271,14 @@ class Store:
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, oldest first; settings, sources and manifest parsed."""
-        return [_parsed(row) for row in self.query("SELECT * FROM runs ORDER BY started_at, run_id")]
+        return [self._parsed(row) for row in self.query("SELECT * FROM runs ORDER BY started_at, run_id")]
 
     def run(self, run_id: str) -> dict[str, Any]:
         """One run, by its id or by a beginning of it that no other run has."""
         rows = self.query("SELECT * FROM runs WHERE starts_with(run_id, ?) ORDER BY run_id", [run_id])
         exact = [row for row in rows if row["run_id"] == run_id]
         if exact or len(rows) == 1:
-            return _parsed((exact or rows)[0])
+            return self._parsed((exact or rows)[0])
         known = [row["run_id"] for row in self.query("SELECT run_id FROM runs")]
         if rows:
             raise StoreError(
@@ -283,11 +290,20 @@ class Store:
         """Stored requests of a run in the task's order."""
         return self.query("SELECT * FROM requests WHERE run_id = ? ORDER BY ordinal", [run_id])
 
+    def answered(self, run_id: str) -> list[dict[str, Any]]:
+        """Stored requests of a run that were answered, in the task's order."""
+        return [row for row in self.requests(run_id) if row["error_type"] is None]
+
+    def traced(self, run_id: str) -> set[int]:
+        """Places of the requests of a run that have a step trace."""
+        rows = self.query("SELECT DISTINCT ordinal FROM trace_forwards WHERE run_id = ?", [run_id])
+        return {row["ordinal"] for row in rows}
+
     def shapes(self, run_id: str) -> list[ForwardShape]:
         """Forward shapes of a run, sittings added up."""
         rows = self.query(
             "SELECT kind, width, rows, sum(count)::BIGINT AS count, sum(seconds) AS seconds, "
-            "sum(decided)::BIGINT AS decided, sum(keys)::BIGINT AS keys FROM forward_shapes WHERE run_id = ? GROUP BY ALL ORDER BY kind, width, rows",
+            "sum(decided)::BIGINT AS decided, sum(keys)::BIGINT AS keys, sum(in_flight)::BIGINT AS in_flight FROM forward_shapes WHERE run_id = ? GROUP BY ALL ORDER BY kind, width, rows",
             [run_id],
         )
         return [ForwardShape(**row) for row in rows]
@@ -309,9 +325,12 @@ class Store:
         )
 
     def unfinished(self, content_key: str) -> dict[str, Any] | None:
-        """The newest run with this content, for --resume; None when there is none. It may be complete."""
-        rows = self.query("SELECT * FROM runs WHERE content_key = ? ORDER BY started_at DESC LIMIT 1", [content_key])
-        return _parsed(rows[0]) if rows else None
+        """The run with this content that --resume goes on with: an unfinished one before a complete one, then the newest."""
+        rows = self.query(
+            "SELECT * FROM runs WHERE content_key = ? ORDER BY status = 'complete', started_at DESC LIMIT 1",
+            [content_key],
+        )
+        return self._parsed(rows[0]) if rows else None
 
     def export_tables(self) -> tuple[str, ...]:
         """Names of the tables that hold results."""
@@ -332,11 +351,7 @@ class Store:
 
 
 def _shape_row(shape: ForwardShape) -> tuple[Any, ...]:
-    return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided, shape.keys)
-
-
-def _parsed(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, **{name: json.loads(row[name]) for name in ("settings", "setting_sources", "manifest")}}
+    return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided, shape.keys, shape.in_flight)
 
 
 #: A file of another kind (SQLite, say) makes DuckDB fetch an extension from the network to read it: never.

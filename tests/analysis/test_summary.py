@@ -110,10 +110,10 @@ def test_the_interval_is_unknown_for_fewer_than_five_requests(empty_store, build
 
 
 def test_batch_tax_is_the_share_of_row_slots_without_work(empty_store, build):
-    # 2 rows with 5 forwards each; the batch ran 8 forwards of 2 rows: 10 of 16 slots were of use.
+    # Two rows in flight at 8 forwards: both took part in 2 of them, one alone in 6. 10 of 16 slots were of use.
     build(
         "add_run", empty_store, build("run_row", "r", concurrency=2), [build("generation")] * 2, makespan=1.0,
-        shapes=[build("shape", "denoise", 1, 2, 8, 0.8)],
+        shapes=[build("shape", "denoise", 1, 2, 2, 0.2), build("shape", "refresh", 9, 1, 6, 0.6, 2)],
     )  # fmt: skip
     assert summarise(empty_store, "r").batch_tax.value == pytest.approx(6 / 16)
 

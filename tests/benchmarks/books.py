@@ -35,7 +35,7 @@ def measure(backend: Backend, model: LoadedModel, settings: dict, concurrency: i
     session = backend.open(model, settings)
     prompts = random_prompts(REQUESTS, PROMPT, model.traits.vocab_size)
     requests = [Request(str(n), prompt_ids=prompt) for n, prompt in enumerate(prompts)]
-    session.warm_up(requests[0])
+    session.warm_up(requests, concurrency)
     results: list[Generation | Failure] = []
     began = time.perf_counter()
     log = session.generate(requests, results.append, concurrency)

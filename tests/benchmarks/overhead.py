@@ -25,7 +25,7 @@ def main() -> None:
                 settings = {"gen_length": GEN} if name == "ar" else {"gen_length": GEN, "tokens_per_step": tokens}
                 session = backends[name].open(model, settings)
                 request = Request("0", prompt_ids=random_prompts(1, PROMPT, model.traits.vocab_size)[0])
-                session.warm_up(request)
+                session.warm_up([request], 1)
                 log = session.generate([request], lambda result: None)
                 forwards = sum(shape.seconds for shape in log.shapes)
                 print(

@@ -15,6 +15,7 @@ import pytest
 
 from dllm_audit.cli.main import main
 from dllm_audit.decode.session import RecipeSession
+from dllm_audit.models.tiny import EMBEDDED_MODELS
 from dllm_audit.records import TIME_ITEMS
 from dllm_audit.store.database import Store
 
@@ -48,8 +49,8 @@ def decoded(monkeypatch) -> list[str]:
 
     def generate(self, requests, on_result, concurrency=1, traced=False):
         requests = list(requests)
-        if not traced and [request.id for request in requests] != ["warm-up"]:
-            ids.extend(request.id for request in requests)
+        if not traced:
+            ids.extend(request.id for request in requests if not request.id.startswith("warm-up"))
         return inner(self, requests, on_result, concurrency, traced)
 
     monkeypatch.setattr(RecipeSession, "generate", generate)
@@ -101,7 +102,7 @@ def test_for_a_person_it_prints_a_table_and_what_to_do_next(call, database):
     status, out, err = call("--backend", "ar", *SMALL)
     assert status == 0
     header, line = out.splitlines()
-    assert header.split()[:3] == ["backend", "model", "task"]
+    assert header.split()[:3] == ["decoder", "model", "task"]
     assert line.split()[:3] == ["ar", "tiny-ar", "gsm_mini"]
     assert "6/6" in line
     assert err.startswith("ar: no --model given, so the embedded model tiny-ar is used.\nLoading tasks ...\n")
@@ -205,7 +206,7 @@ def test_a_killed_run_is_resumed_with_the_same_answers_metrics_and_counts_and_de
     )
     assert killed.returncode == -signal.SIGKILL
     (before,) = stored(database)
-    assert before["status"] == "running"
+    assert before["status"] == "interrupted"
     assert len(before["requests"]) == 3
 
     status, out, err = call(*arguments, "--resume")
@@ -463,3 +464,93 @@ def test_a_results_file_that_another_process_writes_names_it(call, database):
     finally:
         holder.communicate("\n")
     assert message.startswith(f"{database} is being written by the process {holder.pid} (")
+
+
+# -- what --resume may not take for the same run, and what it does again --
+
+
+@pytest.fixture
+def own_model(tmp_path):
+    """A copy of tiny-ar in a folder of its own."""
+    return shutil.copytree(EMBEDDED_MODELS["tiny-ar"], tmp_path / "own-model")
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("config.json", lambda text: text.replace('"rms_norm_eps": 1e-05', '"rms_norm_eps": 0.1')),
+        ("tokenizer_config.json", lambda text: text.replace("{", '{"extra_words": 1, ', 1)),
+    ],
+)
+def test_resuming_with_another_config_or_tokenizer_makes_a_run_of_its_own(call, database, own_model, file, change):
+    arguments = ["--backend", "ar", "--model", str(own_model), *SMALL]
+    assert call(*arguments)[0] == 0
+    before = (own_model / file).read_text(encoding="utf-8")
+    assert change(before) != before
+    (own_model / file).write_text(change(before), encoding="utf-8")
+    assert call(*arguments, "--resume")[0] == 0
+    assert len(stored(database)) == 2
+
+
+def test_resuming_a_complete_run_scores_by_the_corrected_answer_key_and_makes_missing_traces(
+    call, database, tmp_path, decoded
+):
+    data, task = tmp_path / "key.jsonl", tmp_path / "own_task.yaml"
+    data.write_text('{"question": "Is it?", "answer": "wrong"}\n', encoding="utf-8")
+    task.write_text(
+        "task: own_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: key.jsonl\n"
+        "output_type: generate_until\ntest_split: test\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
+        "generation_kwargs:\n  until: []\n  max_gen_toks: 4\nmetric_list:\n  - metric: exact_match\n",
+        encoding="utf-8",
+    )
+    arguments = ["--backend", "ar", "--task", str(task)]
+    assert call(*arguments, "--trace", "0")[0] == 0
+    (run,) = stored(database)
+    with Store.open(database) as store:
+        assert [m["value"] for m in store.metrics(run["run_id"])] == [0.0]
+    answer = run["requests"][0]["text"]
+    data.write_text(json.dumps({"question": "Is it?", "answer": answer}) + "\n", encoding="utf-8")
+    decoded.clear()
+    assert call(*arguments, "--trace", "1", "--resume")[0] == 0
+    assert decoded == []
+    (run,) = stored(database)
+    with Store.open(database) as store:
+        assert [m["value"] for m in store.metrics(run["run_id"])] == [1.0]
+        assert store.traced(run["run_id"]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "2,2"], "--concurrency 2,2 names one number twice."),
+        (["--threshold", "0.9,0.9"], "--threshold 0.9,0.9 names one value twice."),
+    ],
+)
+def test_a_list_that_names_a_value_twice_is_refused(call, database, arguments, message):
+    status, _, err = call("--backend", "dualcache", *SMALL, *arguments)
+    assert (status, message in err) == (2, True)
+
+
+def test_a_baseline_runs_at_every_threshold_that_it_has(call, database):
+    assert call("--backend", "dualcache", "--baseline", "uncached", "--threshold", "0.9,0.3", *SMALL)[0] == 0
+    runs = sorted((r["backend"], r["role"], r["settings"]["threshold"]) for r in stored(database))
+    assert runs == [
+        ("dualcache", "candidate", 0.3),
+        ("dualcache", "candidate", 0.9),
+        ("uncached", "baseline", 0.3),
+        ("uncached", "baseline", 0.9),
+        ("uncached", "control", 0.3),
+        ("uncached", "control", 0.9),
+    ]
+
+
+def test_a_chat_template_that_fails_is_a_sentence(call, database, own_model):
+    path = own_model / "tokenizer_config.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(
+        json.dumps({**fields, "chat_template": "{{ raise_exception('no system role') }}"}), encoding="utf-8"
+    )
+    status, _, err = call("--backend", "ar", "--model", str(own_model), *SMALL)
+    assert status == 2
+    assert "The prompts of task 'gsm_mini' could not be rendered: TemplateError: no system role." in err
+    assert err.rstrip().endswith("If it is the chat template, use --chat-template off.")

@@ -113,7 +113,7 @@ def test_a_decoder_fills_its_window_exactly_and_accounts_for_what_it_did(name, r
         # the answer is a beginning of the window
         assert result.answer_ids == result.output_ids[: result.answered_tokens]
         assert 0 <= result.guaranteed_commits <= result.committed_tokens
-    assert log.row_slots == sum(result.nfe for result in results.values())
+    assert log.row_forwards == sum(result.nfe for result in results.values())
 
 
 @pytest.mark.parametrize(("name", "rule"), CELLS)

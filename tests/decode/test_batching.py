@@ -40,7 +40,7 @@ def check_alone_equals_batched(name, requests, given, concurrency):
         alone |= generate(name, [request], given)[0]
     together, log = generate(name, requests, given, concurrency)
     assert {id: facts(r) for id, r in together.items()} == {id: facts(r) for id, r in alone.items()}
-    assert log.row_slots == sum(r.nfe for r in together.values())
+    assert log.row_forwards == sum(r.nfe for r in together.values())
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -150,7 +150,7 @@ def test_the_tax_of_riding_along_can_be_read_from_the_log():
     requests = [Request(str(n), prompt_ids=(5,), settings={"gen_length": g}) for n, g in enumerate((4, 12))]
     results, log = generate("uncached", requests, {"block_length": 64}, 2)
     assert [results[id].nfe for id in "01"] == [4, 12]
-    assert (log.batch_forwards, log.row_slots) == (12, 16)
+    assert (log.batch_forwards, log.row_forwards) == (12, 16)
     assert {(s.kind, s.width, s.rows): s.count for s in log.shapes} == {("denoise", 13, 2): 4, ("denoise", 13, 1): 8}
     tax = 1 - sum(r.nfe for r in results.values()) / (log.batch_forwards * 2)
     assert tax == pytest.approx(1 / 3)

@@ -151,7 +151,7 @@ def decode_apart(model, row: Row, backend: str, **changes):
     settings = load_plugins().backends[backend].resolve(row.settings, model.traits).settings
     recipe = replace(load_plugins().backends[backend].make_recipe(settings, model.traits), **changes)
     given = RowInput(row.prompt_ids, row.settings["gen_length"])
-    clock = Clock(timer_for("cpu"))
+    clock = Clock(timer_for(torch.device("cpu")))
     clock.start(row.id)
     with torch.inference_mode():
         loop = DecodeLoop(model, recipe, 1, given.length, clock)

@@ -52,9 +52,7 @@ def test_the_score_uses_the_likelihood_maximum_under_the_supposed_difference(dif
         return -(b * np.log(q + difference) + c * np.log(q) + (n - b - c) * np.log(1 - 2 * q - difference))
 
     low, high = max(0.0, -difference) + 1e-9, (1 - difference) / 2 - 1e-9
-    q = minimize_scalar(
-        minus_log_likelihood, bounds=(low, high), method="bounded", options={"xatol": 1e-12}
-    ).x
+    q = minimize_scalar(minus_log_likelihood, bounds=(low, high), method="bounded", options={"xatol": 1e-12}).x
     by_hand = (b - c - n * difference) / np.sqrt(n * (2 * q + difference - difference**2))
     assert _score(AIRWAY, difference) == pytest.approx(by_hand, abs=1e-6)
 
@@ -85,12 +83,8 @@ def test_counts_that_are_all_zero_are_refused():
         PairedCounts(0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("documents", "only_candidate", "only_baseline"), [(200, 0.05, 0.05), (400, 0.3, 0.2)]
-)
-def test_tango_interval_covers_the_true_difference_about_95_times_in_100(
-    documents, only_candidate, only_baseline
-):
+@pytest.mark.parametrize(("documents", "only_candidate", "only_baseline"), [(200, 0.05, 0.05), (400, 0.3, 0.2)])
+def test_tango_interval_covers_the_true_difference_about_95_times_in_100(documents, only_candidate, only_baseline):
     generator = np.random.default_rng(20251129)
     rates = [0.5, only_candidate, only_baseline, 0.5 - only_candidate - only_baseline]
     tables = generator.multinomial(documents, rates, size=1500)

@@ -32,7 +32,5 @@ def test_equal_decoders_pass_the_stated_margin_about_as_often_as_the_power_promi
 
 
 def test_a_margin_in_points_instead_of_a_share_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^A margin is a share between 0 and 1 \(0\.02 for two points\), not 2\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^A margin is a share between 0 and 1 \(0\.02 for two points\), not 2\.$"):
         required_documents(2)

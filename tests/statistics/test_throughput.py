@@ -48,9 +48,7 @@ def test_a_slow_minute_that_meets_both_sides_leaves_the_paired_speedup_exact():
 
 
 def test_sides_with_different_numbers_of_repeats_cannot_be_paired():
-    with pytest.raises(
-        ValueError, match=r"as many repeat clusters of the candidate \(2\) as of the baseline \(3\)"
-    ):
+    with pytest.raises(ValueError, match=r"as many repeat clusters of the candidate \(2\) as of the baseline \(3\)"):
         speedup_interval(repeats_of([1, 1]), repeats_of([1, 1, 1]), generator=generator())
 
 
@@ -73,9 +71,7 @@ def test_a_batch_without_seconds_is_refused():
 
 def test_the_same_generator_gives_the_same_interval():
     repeats = repeats_of([80.0, 90.0, 100.0, 110.0, 120.0])
-    assert throughput_interval(repeats, generator=generator()) == throughput_interval(
-        repeats, generator=generator()
-    )
+    assert throughput_interval(repeats, generator=generator()) == throughput_interval(repeats, generator=generator())
 
 
 @pytest.mark.parametrize("repeats", [5, 12])

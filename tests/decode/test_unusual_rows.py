@@ -1,0 +1,54 @@
+"""Rows that cannot go on end as failures, and rows that wait for one another are counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dllm_audit.models.loading import find_model, load_model
+from dllm_audit.plugins import load_plugins
+from dllm_audit.records import Failure, Generation, Request
+
+BACKENDS = load_plugins().backends
+
+
+def decode(name: str, model, settings: dict, prompts: list[tuple[int, ...]], concurrency: int = 1):
+    results: dict[str, Generation | Failure] = {}
+    session = BACKENDS[name].open(model, settings)
+    requests = [Request(str(n), prompt_ids=prompt) for n, prompt in enumerate(prompts)]
+    log = session.generate(requests, lambda result: results.__setitem__(result.id, result), concurrency)
+    return [results[str(n)] for n in range(len(prompts))], log
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("name", "model", "settings"),
+    [
+        ("uncached", "tiny-mdm", {}),
+        ("uncached", "tiny-mdm", {"threshold": 0.9}),
+        ("prefixcache", "tiny-mdm", {"factor": 1.0}),
+        ("dualcache", "tiny-mdm", {"tokens_per_step": 2}),
+        ("block", "tiny-block", {"confidence": "margin"}),
+        ("ar", "tiny-ar", {}),
+    ],
+)
+def test_logits_that_are_not_finite_fail_the_request_instead_of_looping(name, model, settings, value):
+    loaded = load_model(find_model(model), "cpu")
+    loaded.module.lm_head.weight = torch.nn.Parameter(torch.full_like(loaded.module.lm_head.weight, value))
+    results, _ = decode(name, loaded, {"gen_length": 8, **settings}, [(5, 6, 7), (8, 9)], concurrency=2)
+    assert [type(result) for result in results] == [Failure, Failure]
+    assert results[0].message.startswith("The model's logits are not finite (NaN or infinite)")
+
+
+def test_rows_that_wait_while_another_refreshes_are_counted_in_flight():
+    # a: two blocks of R D D D. b ends after R D; c takes its place in the middle of a's block and refreshes alone.
+    #   R(a b)  D(a b)  R(c)  D(a c)  D(a c)  R(a)  D(a)  D(a)  D(a)
+    model = load_model(find_model("tiny-mdm"), "cpu")
+    session = BACKENDS["dualcache"].open(model, {"gen_length": 8, "block_length": 4, "tokens_per_step": 1})
+    requests = [
+        Request("a", prompt_ids=(5, 6, 7)),
+        Request("b", prompt_ids=(8, 9), settings={"gen_length": 2}),
+        Request("c", prompt_ids=(3,), settings={"gen_length": 3}),
+    ]
+    log = session.generate(requests, lambda result: None, 2)
+    assert (log.batch_forwards, log.row_forwards, log.row_slots) == (9, 13, 14)
