@@ -14,7 +14,18 @@ from typing import Any
 from dllm_audit.analysis.plain import short_value
 
 #: Facts of a model that come with choosing it. Its dtype is not among them: that is chosen beside it.
-_MODEL_FACTS = ("ref", "provenance", "revision", "family", "attention", "parameters", "weight_bytes", "weights_sha256")
+_MODEL_FACTS = (
+    "ref",
+    "provenance",
+    "revision",
+    "family",
+    "attention",
+    "parameters",
+    "weight_bytes",
+    "weights_sha256",
+    "config_sha256",
+    "tokenizer_sha256",
+)
 
 #: Columns of a run that are compared, and whether they are what somebody chose to compare.
 _TREATMENT_COLUMNS = ("backend", "model", "kind", "fidelity")

@@ -123,7 +123,7 @@ class Recipe:
     """Everything that decides which tokens a decoder commits, in which order and at what cost.
 
     left_open: candidates of a forward over the whole canvas have no left bound, so masks of the prompt or of earlier
-    blocks compete for the quota (compat; see DECODERS in the README).
+    blocks compete for the quota (compat).
     bounded: a block ends after the planned steps even if masks are left (compat).
     """
 
