@@ -1,7 +1,8 @@
 """YAML text to plain data with line numbers.
 
 A claim file may come from anybody, so only the core of YAML is understood: mappings, lists, text, numbers,
-true, false and null. Tags that construct objects, anchors, repeated keys and large files are refused. Unlike
+true, false and null. Tags that construct objects, anchors, repeated keys, large files and characters that act on a
+terminal or turn a line round are refused, also where an escape such as "\\e" spells them. Unlike
 in YAML 1.1, `yes` and `no` are words and dates stay text, so that the schema can say what is wrong with them.
 """
 
@@ -16,6 +17,9 @@ import yaml
 
 MAXIMUM_BYTES = 64 * 1024
 """A claim takes about 3 kB."""
+
+_ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but line end and tab, line separators, what sets the direction of writing, halves of characters."""
 
 FieldPath = tuple[str | int, ...]
 
@@ -88,7 +92,7 @@ def parse_document(text: str) -> Document:
         raise DocumentError(f"This is not valid YAML: {error.problem}.", line) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise DocumentError("The file has a control character in it.", line) from error
+        raise DocumentError(_acting(chr(error.character)), line) from error
     except RecursionError as error:
         raise DocumentError("Lists or mappings are nested too deeply.") from error
     if not isinstance(data, dict):
@@ -109,6 +113,7 @@ def _value(node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int]) -> Any
             items.append(_value(item, (*path, index), lines))
         return items
     if isinstance(node, yaml.ScalarNode) and tag in _SCALARS:
+        _refuse_acting(node)
         try:
             return _SCALARS[tag](node.value)
         except (ValueError, KeyError):
@@ -122,12 +127,23 @@ def _mapping(node: yaml.MappingNode, path: FieldPath, lines: dict[FieldPath, int
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise DocumentError("A field name must be a word.", line)
+        _refuse_acting(key_node)
         key = key_node.value  # the text as written: a field named 1 or true is still a name
         if key in fields:
             raise DocumentError(f"The field {key!r} is given twice, first on line {lines[(*path, key)]}.", line)
         lines[(*path, key)] = line
         fields[key] = _value(value_node, (*path, key), lines)
     return fields
+
+
+def _refuse_acting(node: yaml.ScalarNode) -> None:
+    found = _ACTING.search(node.value)
+    if found:
+        raise DocumentError(_acting(found[0]), node.start_mark.line + 1)
+
+
+def _acting(character: str) -> str:
+    return f"The character U+{ord(character):04X} acts on a terminal or turns a line round; a claim is plain text."
 
 
 def _shorten(text: str) -> str:

@@ -113,7 +113,14 @@ def _none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-Text = Annotated[str, Field(min_length=1)]
+def _on_one_line(text: str) -> str:
+    if "\n" in text or "\t" in text:
+        raise ValueError("has a line end or a tab in it; write it as one line")
+    return text
+
+
+Prose = Annotated[str, Field(min_length=1)]
+Text = Annotated[Prose, AfterValidator(_on_one_line)]
 Told = Annotated[Text, AfterValidator(_told)]
 Date = Annotated[str, BeforeValidator(_year), AfterValidator(_date)]
 YesNo = Annotated[str, _one_of("yes", "no")]
@@ -350,7 +357,7 @@ class Contradiction(Strict):
     """Another claim of the registry that this one cannot be true beside. Written on one of the two only."""
 
     claim: Identifier
-    finding: Text
+    finding: Prose
 
 
 class Replication(Strict):
@@ -362,7 +369,7 @@ class Replication(Strict):
     where: Text
 
 
-Settings = dict[str, str | int | float | bool]
+Settings = dict[str, Text | int | float | bool]
 
 
 class Expectation(Strict):
@@ -462,7 +469,7 @@ class Mechanism(Recipe):
     `expect` are required.
     """
 
-    shows: Text
+    shows: Prose
 
     @model_validator(mode="after")
     def _says_what_is_expected(self) -> Self:
@@ -476,7 +483,7 @@ class Claim(Strict):
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     id: Identifier
-    statement: Text
+    statement: Prose
     """What is claimed, in one sentence."""
     system: Text
     model: Told
@@ -518,7 +525,7 @@ class Claim(Strict):
     """Replicates the claim itself, with the checkpoints that it is about."""
     mechanisms: list[Mechanism] = []
     """Show its causes with other models, above all the embedded ones."""
-    notes: Text | None = None
+    notes: Prose | None = None
 
     @field_serializer("baseline", "quality", mode="wrap")
     def _none_is_a_word(self, section: Strict | None, serialize: SerializerFunctionWrapHandler) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dllm_audit.cli.options import database_option, json_option
+from dllm_audit.analysis.plain import one_line, visible
+from dllm_audit.analysis.tables import aligned
+from dllm_audit.cli.options import DEFAULT_DATABASE, database_option, json_option
+from dllm_audit.cli.terminal import LONGEST_WARNING, say, say_json, warn
 from dllm_audit.errors import AuditError, ClaimError, Interrupted, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ def list_claims(
 
     found = [dossier for claim in registry.claims if wanted(dossier := examine(claim, registry, traps))]
     if as_json:
-        click.echo(json.dumps([summary_facts(dossier) for dossier in found], indent=2))
+        say_json([summary_facts(dossier) for dossier in found], indent=2)
         return
     rows: list[tuple[str, ...]] = [("claim", "system", "kind", "value", "disclosed", "traps")]
     for dossier in found:
@@ -98,9 +101,9 @@ def list_claims(
                 str(len(dossier.traps)),
             )
         )
-    click.echo(_table(rows))
+    say(aligned(rows))
     of = "" if len(found) == len(registry.claims) else f" of {len(registry.claims)}"
-    click.echo(f"\n{len(found)}{of} claims. Next: dllm-audit claims show ID", err=True)
+    say(f"\n{len(found)}{of} claims. Next: dllm-audit claims show ID", err=True)
 
 
 @command.command("show", epilog="Example: dllm-audit claims show fastdllm-27.6x")
@@ -113,7 +116,10 @@ def show(claim: str, folder: Path | None, as_json: bool) -> None:
 
     registry = _registry(folder)
     dossier = examine(_find(registry, claim), registry, _traps())
-    click.echo(json.dumps(as_facts(dossier), indent=2) if as_json else _page(dossier))
+    if as_json:
+        say_json(as_facts(dossier), indent=2)
+    else:
+        say(_page(dossier))
 
 
 @command.command("validate", epilog="Example: dllm-audit claims validate")
@@ -166,14 +172,12 @@ def validate(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> Non
         return {"file": str(problem.file), "line": problem.line, "message": problem.message}
 
     if as_json:
-        click.echo(json.dumps({"valid": checked, "problems": [facts(problem) for problem in problems]}, indent=2))
+        say_json({"valid": checked, "problems": [facts(problem) for problem in problems]}, indent=2)
     else:
         for problem in problems:
-            click.echo(str(problem))
+            say(one_line(str(problem), LONGEST_WARNING))
         bad = len({problem.file for problem in problems})
-        click.echo(
-            f"{checked} valid." if not bad else f"{bad} {'file is' if bad == 1 else 'files are'} not valid.", err=True
-        )
+        say(f"{checked} valid." if not bad else f"{bad} {'file is' if bad == 1 else 'files are'} not valid.", err=True)
     if problems:
         sys.exit(1)
 
@@ -206,7 +210,7 @@ def new(claim_id: str, output: Path | None) -> None:
         raise UsageError(f"{path} exists already. Give another file with -o.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}. Give another file with -o.") from error
-    click.echo(f"Wrote {path}. Fill it in, then: dllm-audit claims validate {path}", err=True)
+    say(f"Wrote {path}. Fill it in, then: dllm-audit claims validate {path}", err=True)
 
 
 @command.command("diff", epilog="Example: dllm-audit claims diff fastdllm-27.6x fastdllm-latency-266s-12s")
@@ -225,14 +229,14 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
     walked = [[finding.id for finding in examine(claim, registry, traps).traps] for claim in claims]
     if as_json:
         fields = [{"field": d.field, "first": d.first, "second": d.second} for d in found]
-        click.echo(json.dumps({"claims": [c.id for c in claims], "differences": fields, "traps": walked}, indent=2))
+        say_json({"claims": [c.id for c in claims], "differences": fields, "traps": walked}, indent=2)
         return
     rows: list[tuple[str, ...]] = [("field", claims[0].id, claims[1].id)]
     rows += [(d.field, _cut(_plain(d.first), 46), _cut(_plain(d.second), 46)) for d in found]
     for trap in dict.fromkeys([*walked[0], *walked[1]]):
         if (trap in walked[0]) != (trap in walked[1]):
             rows.append((f"trap {trap}", *("yes" if trap in side else "-" for side in walked)))
-    click.echo(_table(rows) if len(rows) > 1 else "The two claims differ in nothing but their ids.")
+    say(aligned(rows) if len(rows) > 1 else "The two claims differ in nothing but their ids.")
 
 
 @command.command("check", epilog="Example: dllm-audit claims check --db dllm-audit.duckdb --strict")
@@ -240,7 +244,11 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
 @click.option(
     "--run", "make_runs", is_flag=True, help="First make the runs that the recipes ask for and that are missing."
 )
-@click.option("--strict", is_flag=True, help="Exit status 1 when a claim is not reproduced or contradicted.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit status 1 when a claim is not reproduced or contradicted, or, without ID, when a claim file is not valid.",
+)
 @click.option("--mechanisms", is_flag=True, help="Only the recipes on embedded models, which run anywhere in minutes.")
 @click.option("--model", metavar="REF", help="Decode with this model instead of the claim's.")
 @click.option("--baseline-model", metavar="REF", help="Decode the baseline with this model instead of the claim's.")
@@ -248,6 +256,7 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
     "--limit", type=click.IntRange(min=1), metavar="N", help="With --run: the first N documents of each task."
 )
 @click.option("--device", metavar="DEVICE", help="With --run: auto, cpu, cuda, cuda:N or mps.")
+@click.option("--allow-code-execution", is_flag=True, help="With --run: let tasks execute code that the model wrote.")
 @folder_option
 @database_option
 @json_option
@@ -260,6 +269,7 @@ def check(
     baseline_model: str | None,
     limit: int | None,
     device: str | None,
+    allow_code_execution: bool,
     folder: Path | None,
     database: Path,
     as_json: bool,
@@ -272,29 +282,42 @@ def check(
     from dllm_audit.claims.verdicts import check_claims
     from dllm_audit.store.database import Store
 
-    if (limit or device) and not make_runs:
-        raise UsageError("--limit and --device say how --run makes the runs. Give --run too.")
+    if (limit or device or allow_code_execution) and not make_runs:
+        raise UsageError("--limit, --device and --allow-code-execution say how --run makes the runs. Give --run too.")
     registry = _registry(folder)
     claims = [_find(registry, claim_id) for claim_id in claim_ids]
+    left_out = sorted({str(problem.file) for problem in registry.problems}) if not claims else []
     if not claims:
         claims = [claim for claim in registry.claims if claim.mechanisms or claim.recipe is not None]
     if mechanisms:
         claims = [_embedded_only(claim) for claim in claims]
         claims = [claim for claim in claims if claim.mechanisms or claim_ids]
     if make_runs:
-        _run(claims, database, model, baseline_model, limit, device)
+        options = ["--device", device] if device else []
+        options += ["--allow-code-execution"] if allow_code_execution else []
+        _run(claims, database, model, baseline_model, limit, options)
     if database.exists():
         with Store.open(database) as store:
             checks = check_claims(claims, store, database, model, baseline_model)
     else:
         checks = check_claims(claims, None, database, model, baseline_model)
     if as_json:
-        click.echo(json.dumps({"database": str(database), "checks": [found.as_dict() for found in checks]}, indent=2))
+        facts = {"database": str(database), "checks": [found.as_dict() for found in checks], "left_out": left_out}
+        say_json(facts, indent=2)
     else:
-        click.echo(_verdicts(checks, brief=not claim_ids))
+        more = [] if folder is None else ["--claims", str(folder)]
+        more += [] if str(database) == DEFAULT_DATABASE else ["--db", str(database)]
+        say(_verdicts(checks, brief=not claim_ids, more=more))
     failing = sum(found.fails for found in checks)
     if strict and failing:
-        click.echo(f"{failing} of {len(checks)} checks failed.", err=True)
+        say(f"{failing} of {len(checks)} checks failed.", err=True)
+    if strict and left_out:
+        amount = "1 claim file is" if len(left_out) == 1 else f"{len(left_out)} claim files are"
+        say(
+            f"{amount} not valid, so what {'it claims' if len(left_out) == 1 else 'they claim'} was not checked. See: dllm-audit claims validate",
+            err=True,
+        )
+    if strict and (failing or left_out):
         sys.exit(1)
 
 
@@ -309,45 +332,58 @@ def _run(
     model: str | None,
     baseline_model: str | None,
     limit: int | None,
-    device: str | None,
+    options: Sequence[str],
 ) -> None:
     """Make the runs that the recipes of `claims` ask for and that the database lacks."""
     from dllm_audit.claims.recipes import commands, sides_of
     from dllm_audit.cli.run import command as run_command
+    from dllm_audit.plugins import load_plugins
     from dllm_audit.store.database import Store
 
-    recipes: list[tuple[Recipe, str | None, str | None]] = []
+    recipes: list[tuple[str, Recipe, str | None, str | None]] = []
     for claim in claims:
-        recipes += [] if claim.recipe is None else [(claim.recipe, model, baseline_model)]
-        recipes += [(mechanism, None, None) for mechanism in claim.mechanisms]
+        recipes += [] if claim.recipe is None else [(claim.id, claim.recipe, model, baseline_model)]
+        recipes += [(claim.id, mechanism, None, None) for mechanism in claim.mechanisms]
     if not recipes:
         raise ClaimError(
             "None of these claims has a recipe, so there is nothing to run. See: dllm-audit claims show ID"
         )
-    for recipe, ours, theirs in recipes:
+    known = load_plugins().backends
+    for claim_id, recipe, ours, theirs in recipes:
+        lacking = [name for name in (recipe.backend, recipe.baseline) if name is not None and name not in known]
+        if lacking:
+            say(
+                f"A recipe of {claim_id} cannot be run here: it needs the backend {lacking[0]!r}, which is not "
+                "installed. Install the plugin that has it; see: dllm-audit backends",
+                err=True,
+            )
+            continue
         for planned in commands(recipe, sides_of(recipe, ours, theirs), limit):
             if database.exists():
                 with Store.open(database) as store:
                     runs = store.runs()
                 if planned.is_done(runs):
                     continue
-            click.echo(planned.line(database), err=True)
-            arguments = [*planned.arguments[1:], "--db", str(database), *(["--device", device] if device else [])]
+            say(planned.line(database), err=True)
+            arguments = [*planned.arguments[1:], "--db", str(database), *options]
             try:
                 # Its table goes to stderr: stdout is for the verdicts.
                 with contextlib.redirect_stdout(sys.stderr):
                     run_command.main(arguments, prog_name="dllm-audit run", standalone_mode=False)
             except SystemExit as ended:
                 if ended.code:
-                    click.echo("Some requests failed; the verdict counts with what was answered.", err=True)
+                    say("Some requests failed; the verdict counts with what was answered.", err=True)
             except Interrupted:
                 raise
-            except AuditError as problem:
-                click.echo(f"This recipe cannot be run here: {problem}", err=True)
+            except (AuditError, click.UsageError) as problem:
+                say(f"A recipe of {claim_id} cannot be run here: {one_line(str(problem), LONGEST_WARNING)}", err=True)
 
 
-def _verdicts(checks: Sequence[Check], brief: bool) -> str:
-    """One paragraph a check; in brief, what fails comes first and those without any runs are only counted."""
+def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) -> str:
+    """One paragraph a check; in brief, what fails comes first and those without any runs are only counted.
+
+    more: the options with which the command that makes runs finds the same claims and results.
+    """
     shown = [found for found in checks if not (brief and found.verdict == "not comparable here" and not found.runs)]
     if brief:
         order = ["contradicted", "not reproduced", "undecided", "reproduced with a caveat", "reproduced"]
@@ -367,7 +403,9 @@ def _verdicts(checks: Sequence[Check], brief: bool) -> str:
             lines += _field("caveat", caveat)
         if found.runs:
             lines += _field("runs", ", ".join(found.runs))
-        lines += [f"  {'next' if not n else '':<12}{line}" for n, line in enumerate(found.next_commands)]
+        lines += [
+            f"  {'next' if not n else '':<12}{one_line(line, 4000)}" for n, line in enumerate(found.next_commands)
+        ]
         lines.append("")
     counts = Counter(str(found.verdict) for found in checks)
     lines.append("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) + ".")
@@ -378,7 +416,12 @@ def _verdicts(checks: Sequence[Check], brief: bool) -> str:
     hidden = list(dict.fromkeys(found.claim for found in checks if found not in shown))
     if hidden:
         few = ", ".join(hidden[:3]) + (f" and {len(hidden) - 3} more" if len(hidden) > 3 else "")
-        lines.append(f"No runs for a recipe of {few}. What to run: dllm-audit claims check {hidden[0]}")
+        lines.append(f"No runs for a recipe of {few}.")
+        if any(found.embedded for found in checks if found not in shown):
+            make = shlex.join(["dllm-audit", "claims", "check", "--run", "--mechanisms", *more])
+            lines.append(f"To make those on embedded models, in minutes: {one_line(make, 4000)}")
+        else:
+            lines.append(f"What to run: dllm-audit claims check {hidden[0]}")
     return "\n".join(lines)
 
 
@@ -397,7 +440,7 @@ def _page(dossier: Dossier) -> str:
     claim = dossier.claim
     who = {"vendor": "the vendor", "authors": "the authors", "third-party": "a third party"}[claim.reported_by]
     lines = [
-        f"{claim.id}: {amount(claim.value, claim.unit)}, {claim.metric}",
+        one_line(f"{claim.id}: {amount(claim.value, claim.unit)}, {claim.metric}", 1000),
         *_wrapped(claim.statement, ""),
         "",
         *_field(
@@ -426,7 +469,9 @@ def _page(dossier: Dossier) -> str:
     lines += _field("source", f"{source.title}, {source.identifier}, {source.locator} ({read[source.primary_read]})")
     lines += ["", f"Disclosed: {disclosure(dossier.score)}."]
     for answer in dossier.answers:
-        lines += _field(answer.label, f"{answer.status}. {answer.reason}")
+        # A single field without an answer has no more to say than its status.
+        alone = answer.reason.casefold() == f"{answer.label} {answer.status}."
+        lines += _field(answer.label, f"{answer.status}." if alone else f"{answer.status}. {answer.reason}")
     lines.append("")
     if dossier.traps:
         lines.append(f"Why that matters: {len(dossier.traps)} {'trap' if len(dossier.traps) == 1 else 'traps'}.")
@@ -466,7 +511,11 @@ def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
 
     # Names of models and runs have hyphens: they are copied, so they stay whole.
     return textwrap.wrap(
-        text, 100, initial_indent=indent if first is None else first, subsequent_indent=indent, break_on_hyphens=False
+        visible(text),
+        100,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )
 
 
@@ -477,7 +526,7 @@ def _registry(folder: Path | None, quiet: bool = False) -> Registry:
     registry = load_claims(folder)
     if not quiet:
         for problem in registry.problems:
-            click.echo(f"Warning: left out: {problem}", err=True)
+            warn(f"left out: {problem}")
     return registry
 
 
@@ -486,7 +535,7 @@ def _traps() -> tuple[Trap, ...]:
 
     traps, problems = load_traps()
     for problem in problems:
-        click.echo(f"Warning: {problem}", err=True)
+        warn(problem)
     return traps
 
 
@@ -499,7 +548,7 @@ def _find(registry: Registry, name: str) -> Claim:
 
     file = read_claim(path)
     if file.claim is None:
-        raise ClaimError("\n".join(str(problem) for problem in file.problems))
+        raise ClaimError("\n".join(one_line(str(problem), LONGEST_WARNING) for problem in file.problems))
     return file.claim
 
 
@@ -509,8 +558,3 @@ def _plain(value: object) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _table(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

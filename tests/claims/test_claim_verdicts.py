@@ -436,7 +436,7 @@ def test_a_recipe_that_cannot_be_run_here_leaves_the_others_alone(tmp_path, data
         ["check", "honest-sweep", "--claims", str(folder), "--db", str(database), "--run"],
         catch_exceptions=False,
     )
-    assert "This recipe cannot be run here: There is no such model here." in result.stderr
+    assert "A recipe of honest-sweep cannot be run here: There is no such model here." in result.stderr
     assert result.stdout.startswith("NOT COMPARABLE HERE [mechanism]  honest-sweep\n")
 
 
