@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ def render(report: Report) -> str:
         token=token_text,
         svg=Markup,
         quantity=quantity,
+        quoted=shlex.quote,
     )
     environment.globals.update(interval=interval, num=number, pct=percent, sec=seconds)
     page = environment.get_template("report.html.j2").render(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,16 @@ class RunRow:
         return self.group.summaries[0] is self.summary
 
     @property
+    def doubt(self) -> float:
+        """How far off the times may be, as a factor: the worst of all repeats for the run that leads them."""
+        return max(s.doubt for s in (self.group.summaries if self.leads else (self.summary,)))
+
+    @property
+    def doubted(self) -> str:
+        """Why, after the name of the run."""
+        return max(self.group.summaries if self.leads else (self.summary,), key=lambda s: s.doubt).doubted
+
+    @property
     def throughput(self) -> Figure:
         """Speed of all repeats together for the run that leads them, else its own."""
         return self.group.throughput if self.leads else self.summary.throughput
@@ -103,13 +114,19 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class TraceToken:
-    """A committed token: where, in which forward, how sure. `shade` is 0 (first) to 5 (last of the forwards)."""
+    """A committed token: where, in which forward, how sure. `shade` is 0 (first) to 5 (last of the forwards).
+
+    count: so many of the same token in a row, from `position` on. end_step: the last forward among them.
+    confidence: the smallest among them.
+    """
 
     text: str
     step: int
     position: int
     confidence: float
     shade: int
+    count: int = 1
+    end_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -182,8 +199,16 @@ class NoteRow:
 class ControlRow:
     """The same configuration against itself: the difference that the machine makes up."""
 
-    label: str
+    control: RunRow
+    twin: RunRow
+    documents: int
     speed: Figure
+
+    @property
+    def factor(self) -> float:
+        """How far from 1 the machine makes a difference by itself, as a factor of at least 1."""
+        value = self.speed.value
+        return max(value, 1 / value) if value else 1.0
 
 
 @dataclass(frozen=True)
@@ -329,12 +354,34 @@ def report_context(
         environments=_environments(rows),
         details=tuple(_details(row) for row in rows),
         commands=tuple(
-            dict.fromkeys(str(c) for run in runs if (c := run["manifest"].get("command") or run["invocation"]))
+            dict.fromkeys(
+                _again(str(c), store.path.name)
+                for run in runs
+                if (c := run["manifest"].get("command") or run["invocation"])
+            )
         ),
         margin_points=margin * 100,
         left_out=left_out,
         habits=_habits(rows),
     )
+
+
+def _again(command: str, database: str) -> str:
+    """A command as it is given from the folder of the results: into that file, from the start."""
+    import shlex
+
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    if words[:2] != ["dllm-audit", "run"]:
+        return command
+    kept: list[str] = []
+    for n, word in enumerate(words):
+        after_db = n > 0 and words[n - 1] == "--db"
+        if not after_db and word not in ("--db", "--resume") and not word.startswith("--db="):
+            kept.append(word)
+    return shlex.join([*kept, "--db", database])
 
 
 def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -369,7 +416,8 @@ def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenT
     shown = tuple(row for row in rows if row.summary.run["role"] != "control" and row.leads)
     metric = next((m for row in shown if (m := row.summary.primary_metric)), None)
     pairs = _pairs(store, shown, rows, margin)
-    headline, sentences = _task_words(shown, pairs, metric)
+    controls = _controls(store, rows)
+    headline, sentences = _task_words(shown, pairs, metric, controls)
     return TaskSection(
         name=name,
         runs=rows,
@@ -378,7 +426,7 @@ def _task(store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenT
         speed_chart=_speed_chart(shown, metric),
         time_chart=_time_chart(shown),
         pairs=pairs,
-        controls=_controls(store, rows),
+        controls=controls,
         repeated=tuple(row for row in rows if row.leads and len(row.group.summaries) > 1),
         trace=_trace(store, shown, token_texts),
         sentences=sentences,
@@ -511,7 +559,7 @@ def _controls(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
         if pair:
             twin = by_id[pair[1]["run_id"]]
             comparison = _compare(store, row, twin, DEFAULT_MARGIN, None)
-            found.append(ControlRow(twin.label, comparison.speed))
+            found.append(ControlRow(row, twin, comparison.documents, comparison.speed))
     return tuple(found)
 
 
@@ -531,7 +579,9 @@ def _differences(comparison: Comparison) -> tuple[DifferenceRow, ...]:
 # -- words --
 
 
-def _task_words(rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None) -> tuple[str, tuple[str, ...]]:
+def _task_words(
+    rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None, controls: Sequence[ControlRow]
+) -> tuple[str, tuple[str, ...]]:
     """(the headline of a task, the sentences under it)."""
     timed = [row for row in rows if row.throughput.value]
     if not timed:
@@ -546,23 +596,86 @@ def _task_words(rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric
     for (provenance, concurrency), among in sorted(groups.items()):
         where = "" if len(groups) == 1 else " with " + _count(concurrency, "request") + " in flight"
         where += f", {provenance}" if several else ""
-        sentences += _group_sentences(among, where, metric)
+        alike = [c for c in controls if _conditions(c.twin) == (provenance, concurrency)]
+        sentences += _group_sentences(among, where, metric, max((c.factor for c in alike), default=1.0))
+    for control in controls:
+        if control.speed.value is not None:
+            sentences.append(f"{_same_twice(control)}; smaller differences mean nothing.")
+    unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
+    if unfinished:
+        sentences.append(f"Unfinished: {_listed(unfinished)}. What is missing is in no figure.")
+    if any(row.throughput.has_interval and len(row.group.summaries) == 1 for row in timed):
+        sentences.append(
+            "Intervals of speed are over the requests of one run each: they cover which requests were drawn, not how "
+            "speed varies from run to run."
+        )
     return _task_headline(pairs, rows), tuple(sentences)
 
 
-def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None) -> list[str]:
+def _conditions(row: RunRow) -> tuple[str, int]:
+    return str(row.summary.run["provenance"]), int(row.summary.run["concurrency"])
+
+
+def _same_twice(control: ControlRow) -> str:
+    ends = f" ({interval(control.speed, number)})" if control.speed.has_interval else ""
+    return f"The same configuration twice ({control.twin.label}): {number(control.speed.value)}x{ends}"
+
+
+def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None, noise: float) -> list[str]:
     """The fastest, the fastest diffusion run and the best of runs under the same conditions."""
-    fastest = max(rows, key=_speed)
-    sentences = [f"Fastest{where}: {_described(fastest, metric)}."]
-    diffusion = [row for row in rows if row.summary.run["kind"] == "diffusion"]
-    if diffusion and fastest.summary.run["kind"] != "diffusion":
-        sentences.append(f"Fastest diffusion run{where}: {_described(max(diffusion, key=_speed), metric)}.")
+    reliable = [row for row in rows if not isinf(row.doubt)]
+    sentences = []
+    if reliable:
+        fastest = _fastest(reliable, "", where, metric, noise)
+        sentences.append(fastest)
+        diffusion = [row for row in reliable if row.summary.run["kind"] == "diffusion"]
+        if diffusion and len(diffusion) < len(reliable) and max(reliable, key=_speed) not in diffusion:
+            sentences.append(_fastest(diffusion, " diffusion run", where, metric, noise))
+    for row in rows:
+        if isinf(row.doubt):
+            sentences.append(f"No speed is concluded from {row.label}: its times are not reliable ({row.doubted}).")
     rated = [row for row in rows if _quality(row, metric) is not None]
     if len(rated) > 1:
         best = max(rated, key=lambda row: (_quality(row, metric) or 0.0, _speed(row)))
-        if best is not fastest:
-            sentences.append(f"Highest quality{where}: {_described(best, metric)}.")
+        if not sentences[0].startswith("Fastest") or best is not max(reliable, key=_speed):
+            sentences.append(f"Highest quality observed{where}: {_described(best, metric)}.")
     return sentences
+
+
+def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | None, noise: float) -> str:
+    """Which run is the fastest, if its interval lies beyond those of every other configuration."""
+    first = max(rows, key=_speed)
+    others = [row for row in rows if _configuration(row) != _configuration(first)]
+    if not others:
+        return f"The only{what or ' configuration'}{where}: {_described(first, metric)}."
+    for row in (first, *others):
+        if not row.throughput.has_interval:
+            return (
+                f"No fastest{what} can be named{where}: the interval of {row.label} is unknown. "
+                f"Highest speed observed: {_described(first, metric)}."
+            )
+    next_one = max(others, key=lambda row: _ends(row)[1])
+    if _ends(first)[0] > _ends(next_one)[1] * noise:
+        return f"Fastest{what}{where}: {_described(first, metric)}."
+    between = " and ".join(
+        f"{row.label} ({number(_ends(row)[0])} to {number(_ends(row)[1])} tokens/s)" for row in (first, next_one)
+    )
+    how = "overlap"
+    if _ends(first)[0] > _ends(next_one)[1]:
+        how += f" within the {number(noise)}x that the same configuration differs from itself"
+    return f"No fastest{what} can be named{where}: the intervals of {between} {how}."
+
+
+def _ends(row: RunRow) -> tuple[float, float]:
+    """The interval of a speed, widened by how far the books of the run are off."""
+    speed = row.throughput
+    return (speed.low or 0.0) / row.doubt, (speed.high or 0.0) * row.doubt
+
+
+def _configuration(row: RunRow) -> tuple[str, ...]:
+    """What runs of one configuration share, whatever their role: a baseline may be a candidate again."""
+    run = row.summary.run
+    return (*(str(run[name]) for name in ("backend", "model", "fidelity")), repr(sorted(run["settings"].items())))
 
 
 def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
@@ -579,6 +692,8 @@ def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
         return f"{names} ({best.comparison.speed.value:.2f}x){more}."
     faster = [pair for pair in against_ar if pair.comparison.speed_verdict == "faster"]
     if not faster:
+        if all(pair.comparison.unreliable for pair in against_ar):
+            return f"No speed can be compared: {against_ar[0].comparison.speed.reason}."
         if all(pair.comparison.speed_verdict == "slower" for pair in against_ar):
             return "Every diffusion run was slower than autoregressive decoding."
         return "No diffusion run was shown to be faster than autoregressive decoding."
@@ -595,6 +710,8 @@ def _described(row: RunRow, metric: Metric | None) -> str:
     text = f"{row.label} on {row.model}, {number(_speed(row))} tokens/s"
     if row.throughput.has_interval:
         text += f" ({interval(row.throughput, number)})"
+    if row.summary.unfinished:
+        text += f", unfinished ({row.summary.unfinished})"
     if quality is None or quality.figure.value is None:
         return text
     if quality.binary:
@@ -617,9 +734,11 @@ def _verdict(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
     backends = list(dict.fromkeys(str(row.summary.run["backend"]) for row in shown))
     models = list(dict.fromkeys(row.model for row in shown))
     devices = list(dict.fromkeys(_device(row) for row in shown))
-    answered = sum(row.summary.answered for row in shown)
+    controls = len(rows) - len(shown)
+    answered = sum(row.summary.answered for row in rows)
+    among = f" ({_count(controls, 'control')} among them)" if controls else ""
     ran = (
-        f"{_count(len(shown), 'run')} of {_count(len(backends), 'backend')} ({_listed(backends)}) with "
+        f"{_count(len(rows), 'run')}{among} of {_count(len(backends), 'backend')} ({_listed(backends)}) with "
         f"{_count(len(models), 'model')} ({_listed(models)}) on {_count(len(tasks), 'task')} "
         f"({_listed([task.name for task in tasks])}), {answered:,} requests answered, on {_listed(devices)}."
     )
@@ -628,7 +747,7 @@ def _verdict(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
         headline=headline,
         ran=ran,
         may=tuple(_may(shown, tasks)),
-        may_not=tuple(_may_not(shown, tasks, margin)),
+        may_not=tuple(_may_not(shown, tasks, margin, controls)),
         has_embedded=bool(embedded),
         only_embedded=len(embedded) == len(shown),
     )
@@ -654,27 +773,13 @@ def _overall(tasks: Sequence[TaskSection]) -> str:
 
 
 def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
-    """Decided and attributable comparisons, gathered by outcome."""
+    """Every decided and attributable comparison, gathered by outcome."""
     outcomes: dict[tuple[str, str, str], list[str]] = {}
     for task in tasks:
         for pair in task.pairs:
-            comparison, quality = pair.comparison, pair.comparison.quality
-            # Where the answers differ in length, tokens per second alone decide nothing.
-            comparable = comparison.length_parity is not False
-            decided = comparison.speed_verdict in ("faster", "slower") or not comparable
-            judged = quality is not None and quality.verdict in ("not worse", "worse") and not comparison.baseline_fails
-            if not comparison.attributable or not decided or not judged:
-                continue
-            assert quality is not None
-            loss = f"{points(quality.difference.value)} points"
-            if comparable:
-                joined = "and" if (comparison.speed_verdict, quality.verdict) != ("faster", "worse") else "but"
-                outcome = f"{comparison.speed_verdict} {joined} {quality.verdict}"
-                said = f"{pair.candidate.label} ({number(comparison.speed.value)}x, {loss})"
-            else:
-                outcome = f"{quality.verdict}, with answers of another length"
-                said = f"{pair.candidate.label} ({loss})"
-            outcomes.setdefault((task.name, pair.against, outcome), []).append(said)
+            outcome, said = _decided(pair)
+            if outcome:
+                outcomes.setdefault((task.name, pair.against, outcome), []).append(said)
     found = [
         f"On {task}, {outcome} against {against}: {_listed(runs)}."
         for (task, against, outcome), runs in outcomes.items()
@@ -686,7 +791,38 @@ def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
     return found
 
 
-def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float) -> list[str]:
+def _decided(pair: PairRow) -> tuple[str, str]:
+    """(what a comparison decided, the run with its numbers); empty where nothing is decided or attributable."""
+    comparison, quality = pair.comparison, pair.comparison.quality
+    # Where the answers differ in length, tokens per second alone decide nothing.
+    comparable = comparison.length_parity is not False
+    pace = comparison.speed_verdict if comparison.speed_verdict in ("faster", "slower") and comparable else ""
+    judged = quality is not None and quality.verdict in ("not worse", "worse") and not comparison.baseline_fails
+    if not comparison.attributable or not (pace or judged):
+        return "", ""
+    numbers = []
+    if pace:
+        numbers.append(f"{number(comparison.speed.value)}x, {interval(comparison.speed, number)}")
+    outcome: str = pace
+    if judged:
+        assert quality is not None
+        lost = quality.difference
+        ends = f", {points(lost.low)} to {points(lost.high)}" if lost.has_interval else ""
+        numbers.append(f"{points(lost.value)} points{ends}")
+        joined = ("but " if (pace, quality.verdict) == ("faster", "worse") else "and ") if pace else ""
+        outcome = f"{pace} {joined}{quality.verdict}".strip()
+        if not comparable:
+            outcome += ", with answers of another length"
+    elif comparison.identical:
+        outcome += " (identical answers)"
+    else:
+        outcome += " (quality not decided)"
+    if comparison.unfinished:
+        outcome += ", as far as unfinished runs tell"
+    return outcome, f"{pair.candidate.label} ({'; '.join(numbers)})"
+
+
+def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float, controls: int = 0) -> list[str]:
     found = []
     if any(row.summary.is_embedded for row in rows):
         found.append(
@@ -722,7 +858,15 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
             f"That quality is kept in {_count(len(failing), 'comparison')}: the reference itself hardly ever answers "
             "correctly there."
         )
-    loose = [row for row in rows if row.summary.books_close is False]
+    unreliable = [row for row in rows if isinf(row.doubt)]
+    if unreliable:
+        names = _listed([f"{row.label} ({row.doubted})" for row in unreliable])
+        found.append(f"Any speed of {names}: the times are not reliable.")
+    unfinished = [row for row in rows if row.summary.unfinished]
+    if unfinished:
+        names = _listed([f"{row.label} ({row.summary.unfinished})" for row in unfinished])
+        found.append(f"What the missing requests of unfinished runs would have shown: {names}.")
+    loose = [row for row in rows if row.summary.books_close is False and not isinf(row.doubt)]
     if loose:
         found.append(
             f"Exact times of {_count(len(loose), 'run')} of {len(rows)}: separately measured parts do not add up to the "
@@ -735,7 +879,9 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
         )
     if rows and all(row.summary.run["repeat"] == 0 for row in rows):
         found.append(
-            "How much a speed varies from run to run: every run was made once, so intervals are over its requests only."
+            "How much a speed varies from run to run: every configuration was run once"
+            + (", but for what the control repeated" if controls else "")
+            + ", so intervals are over the requests of one run only."
         )
     elif any(row.leads and len(row.group.summaries) < MINIMUM_CLUSTERS for row in rows):
         found.append(
@@ -802,7 +948,7 @@ def _trace_row(store: Store, row: RunRow, request: Mapping[str, Any], token_text
             text,
             c["step"],
             c["position"] - (request["prompt_tokens"] or 0),
-            c["confidence"],
+            float("nan") if c["confidence"] is None else c["confidence"],
             round(5 * c["step"] / max(last, 1)),
         )
         for c, text in zip(commits, shown, strict=True)
@@ -816,7 +962,7 @@ def _trace_row(store: Store, row: RunRow, request: Mapping[str, Any], token_text
             f["kind"],
             f["width"],
             f["block"],
-            tuple(sorted(by_step.get(f["step"], []), key=lambda t: t.position)),
+            _collapsed(sorted(by_step.get(f["step"], []), key=lambda t: t.position)),
         )
         for f in forwards
     ]
@@ -826,12 +972,32 @@ def _trace_row(store: Store, row: RunRow, request: Mapping[str, Any], token_text
         stop=request["stop"] or "",
         forwards=len(forwards),
         committed=len(commits),
-        tokens=tuple(sorted(tokens, key=lambda token: token.position)),
+        tokens=_collapsed(sorted(tokens, key=lambda token: token.position)),
         steps=tuple(steps[:SHOWN_STEPS]),
         left_out=max(0, len(steps) - SHOWN_STEPS),
         has_text=texts is not None,
         tokens_per_forward=len(commits) / len(forwards) if forwards else 0.0,
     )
+
+
+def _collapsed(tokens: Sequence[TraceToken]) -> tuple[TraceToken, ...]:
+    """Three or more of the same token side by side become one with their number."""
+    runs: list[list[TraceToken]] = []
+    for token in tokens:
+        last = runs[-1][-1] if runs else None
+        if last is not None and (token.text, token.position) == (last.text, last.position + 1):
+            runs[-1].append(token)
+        else:
+            runs.append([token])
+    shown: list[TraceToken] = []
+    for run in runs:
+        if len(run) < 3:
+            shown += run
+            continue
+        steps = [token.step for token in run]
+        sure = min(token.confidence for token in run)
+        shown.append(replace(run[0], step=min(steps), end_step=max(steps), count=len(run), confidence=sure))
+    return tuple(shown)
 
 
 # -- environment --
@@ -866,8 +1032,25 @@ def _fact(name: str, value: Any) -> tuple[str, str]:
     """Name and value of a fact as the page shows them; bytes become MB or GB."""
     if name.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
         amount = f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
-        return name.removesuffix("_bytes").replace("_", " "), amount
-    return name.replace("_", " "), short_value(value)
+        return _fact_name(name.removesuffix("_bytes")), amount
+    return _fact_name(name), short_value(value)
+
+
+#: Names of facts that read badly as they are stored.
+_FACT_NAMES = {
+    "lm_eval": "lm-eval",
+    "dllm_audit": "dllm-audit",
+}
+
+
+def _fact_name(name: str) -> str:
+    """The name of a fact as a person writes it: "cpu_mhz_after" is "CPU clock (MHz) after"."""
+    if name.startswith("env_"):
+        return name.removeprefix("env_")
+    if name.lower() in _FACT_NAMES:
+        return _FACT_NAMES[name.lower()]
+    words = {"cpu": "CPU", "gpu": "GPU", "mhz": "clock (MHz)", "cuda": "CUDA", "ram": "RAM", "id": "id"}
+    return " ".join(words.get(word, word) for word in name.split("_"))
 
 
 def _details(row: RunRow) -> RunDetails:
@@ -887,10 +1070,9 @@ def _details(row: RunRow) -> RunDetails:
     manifest = run["manifest"]
     for name in ("dllm_audit", "code_commit", "load_seconds"):
         if manifest.get(name) is not None:
-            facts.append((name.replace("_", " "), short_value(manifest[name])))
-    books = manifest.get("books")
-    if isinstance(books, dict) and isinstance(books.get("discrepancy"), float):
-        facts.append(("books: parts against wall time", f"{books['discrepancy'] * 100:+.1f} %"))
+            facts.append((_fact_name(name), short_value(manifest[name])))
+    if row.summary.discrepancy is not None:
+        facts.append(("books: parts against wall time", f"{row.summary.discrepancy * 100:+.1f} %"))
     for group in ("model", "engine", "prompts", "warm_up"):
         found = manifest.get(group)
         if isinstance(found, dict):

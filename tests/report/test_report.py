@@ -180,10 +180,138 @@ def test_runs_of_different_provenance_are_never_called_fastest_of_each_other(emp
     served = build("run_row", "b", provenance="served", backend="engine")
     build("add_run", empty_store, served, [build("generation")] * 6, makespan=1.0)
     sentences = gather(empty_store, NO_CLAIMS).tasks[0].sentences
-    assert [sentence.partition(":")[0] for sentence in sentences] == [
-        "Fastest with 1 request in flight, reference",
-        "Fastest with 1 request in flight, served",
+    assert [sentence.partition(":")[0] for sentence in sentences[:2]] == [
+        "The only configuration with 1 request in flight, reference",
+        "The only configuration with 1 request in flight, served",
     ]
+
+
+def _with_books(row, discrepancy):
+    return {**row, "manifest": {**row["manifest"], "books": {"discrepancy": discrepancy}}}
+
+
+def _timed(build, store, row, seconds, n=150, correct=1):
+    """Requests of which half take a little longer, so that the speed has an interval of some width."""
+    kind = "diffusion_generation" if row["kind"] == "diffusion" else "generation"
+    answers = [build(kind, seconds={"denoise": seconds * (1 + i % 2)}, text=f"#### {row['run_id']}") for i in range(n)]
+    build("add_run", store, row, answers, [correct] * n, makespan=1.5 * seconds * n)
+
+
+def test_the_fastest_is_named_where_its_interval_lies_beyond_the_others(empty_store, build):
+    _timed(build, empty_store, build("run_row", "a"), 0.5)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.2)
+    sentences = gather(empty_store, NO_CLAIMS).tasks[0].sentences
+    assert sentences[0].startswith("Fastest: dualcache, threshold 0.9 on tiny-mdm, ")
+    assert sentences[-1].startswith("Intervals of speed are over the requests of one run each")
+
+
+def test_no_fastest_is_named_where_intervals_overlap(empty_store, build):
+    _timed(build, empty_store, build("run_row", "a"), 0.5)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.495)
+    sentence = gather(empty_store, NO_CLAIMS).tasks[0].sentences[0]
+    assert sentence.startswith("No fastest can be named: the intervals of dualcache, threshold 0.9 (")
+    assert sentence.endswith(" overlap.")
+
+
+def test_times_that_are_far_off_make_nobody_the_fastest(empty_store, build):
+    _timed(build, empty_store, _with_books(build("run_row", "a"), -0.947), 5.0)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.2)
+    report = gather(empty_store, NO_CLAIMS)
+    reason = "the times of ar are not reliable: its parts add up to 5.3 % of its wall time"
+    assert report.verdict.headline == f"No speed can be compared: {reason}."
+    assert report.tasks[0].sentences[1] == (
+        "No speed is concluded from ar: its times are not reliable (its parts add up to 5.3 % of its wall time)."
+    )
+    assert report.tasks[0].pairs[0].comparison.speed_verdict == "unknown"
+    assert not any("faster" in sentence for sentence in report.verdict.may)
+    assert any(sentence.startswith("Any speed of ar (") for sentence in report.verdict.may_not)
+
+
+def test_a_control_is_a_row_and_a_sentence_and_counts_as_a_run(empty_store, build):
+    _timed(build, empty_store, build("run_row", "a", role="baseline"), 0.5)
+    _timed(build, empty_store, build("run_row", "c", role="control"), 0.45)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.2)
+    report = gather(empty_store, NO_CLAIMS)
+    assert report.verdict.ran.startswith("3 runs (1 control among them) of 2 backends")
+    assert "450 requests answered" in report.verdict.ran
+    assert len(report.tasks[0].shown) == 3
+    assert any(
+        sentence.startswith("The same configuration twice (ar, baseline): 1.11x (")
+        and sentence.endswith("; smaller differences mean nothing.")
+        for sentence in report.tasks[0].sentences
+    )
+    assert any("but for what the control repeated" in sentence for sentence in report.verdict.may_not)
+    assert "The same configuration twice (A/A control)" in build_report(empty_store, NO_CLAIMS)
+
+
+def test_a_decided_quality_is_concluded_also_where_no_speed_is(empty_store, build):
+    _timed(build, empty_store, _with_books(build("run_row", "a"), -0.9), 0.5)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.2, correct=0)
+    may = gather(empty_store, NO_CLAIMS).verdict.may
+    assert may[0].startswith(
+        "On gsm_mini, worse against the autoregressive model: dualcache, threshold 0.9 (−100.0 points, −100.0 to "
+    )
+
+
+def test_a_decided_speed_is_concluded_also_where_no_quality_is(stored):
+    assert gather(stored, NO_CLAIMS).verdict.may[0] == (
+        "On gsm_mini, slower (identical answers) against the autoregressive model: "
+        "dualcache, 1 token/step (0.909x, 0.909 to 0.909)."
+    )
+
+
+def test_an_unfinished_run_is_named(empty_store, build):
+    build("add_run", empty_store, build("run_row", "a"), [build("generation")] * 3, makespan=1.5, status="interrupted")
+    report = gather(empty_store, NO_CLAIMS)
+    assert "Unfinished: ar (3 of 6 requests). What is missing is in no figure." in report.tasks[0].sentences
+    assert any("unfinished runs" in sentence for sentence in report.verdict.may_not)
+
+
+def test_commands_go_into_one_file_and_start_from_nothing(empty_store, build):
+    for n, command in enumerate(
+        ["dllm-audit run --task t --db old.duckdb", "dllm-audit run --task t --resume", "dllm-audit run --task u"]
+    ):
+        row = build("run_row", str(n))
+        row = {**row, "manifest": {**row["manifest"], "command": command}}
+        build("add_run", empty_store, row, [build("generation")], makespan=0.5)
+    assert gather(empty_store, NO_CLAIMS).commands == (
+        "dllm-audit run --task t --db empty.duckdb",
+        "dllm-audit run --task u --db empty.duckdb",
+    )
+
+
+def test_many_of_the_same_token_in_a_row_are_one_with_their_number(stored):
+    row = gather(stored, NO_CLAIMS, token_texts=lambda run, ids: ["<end>"] * len(ids)).tasks[0].trace.rows[0]
+    assert [(token.text, token.count, token.position, token.step, token.end_step) for token in row.tokens] == [
+        ("<end>", 8, 0, 0, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("lm_eval", "lm-eval"), ("env_OMP_NUM_THREADS", "OMP_NUM_THREADS"), ("cpu_mhz", "CPU clock (MHz)")],
+)
+def test_facts_have_names_that_a_person_writes(name, shown):
+    from dllm_audit.report.contexts import _fact_name
+
+    assert _fact_name(name) == shown
+
+
+def test_a_damaged_results_file_still_gives_a_report(results, tmp_path):
+    import shutil
+
+    shutil.copy(results, tmp_path / "damaged.duckdb")
+    with Store.open(tmp_path / "damaged.duckdb", write=True) as store:
+        for ordinal, change in enumerate(
+            ["total_seconds = NULL", "denoise_seconds = 'NaN'", "elapsed_seconds = -1", "ttft_seconds = 'inf'"]
+        ):
+            store._connection.execute(f"UPDATE requests SET {change} WHERE ordinal = {ordinal}")
+        store._connection.execute("UPDATE runs SET makespan_seconds = 'NaN'")
+        store._connection.execute("UPDATE trace_commits SET confidence = 'NaN'")
+        store._connection.execute("UPDATE metrics SET value = 'NaN'")
+        store._connection.execute("UPDATE answers SET value = 'NaN' WHERE doc_id = 4")
+        html = build_report(store, load_claims())
+    assert "4 of 6 stored requests are in no figure, because a time or a count of theirs is missing" in html
 
 
 def test_an_older_run_of_the_same_content_is_left_out_but_a_broken_one_replaces_nothing(stored):
