@@ -29,11 +29,14 @@ class Convention:
 _OUTSIDE_DECODE = ("waiting", "tokenise", "prefill", "detokenise")
 
 
-def conventions(requests: Sequence[Mapping[str, Any]], makespan: float | None) -> tuple[Convention, ...]:
+def conventions(
+    requests: Sequence[Mapping[str, Any]], makespan: float | None, diffusion: bool = True
+) -> tuple[Convention, ...]:
     """The honest rate and five habits, for the answered `requests` of a run that took `makespan` seconds.
 
     Clocks that leave something out are taken from the requests' own items: the share of the requests' time that
-    the habit keeps is the share of the makespan that it would report.
+    the habit keeps is the share of the makespan that it would report. diffusion: whether a diffusion decoder ran,
+    which may read the prompt inside its first forward; autoregressive decoding always has a prefill.
     """
     answered = _sum(requests, "answered_tokens")
     committed = _sum(requests, "committed_tokens")
@@ -82,7 +85,7 @@ def conventions(requests: Sequence[Mapping[str, Any]], makespan: float | None) -
             "A / (makespan without waiting, tokenising, prefill, detokenising)",
             total - outside,
             "Leaves out what a user waits for before and after the loop."
-            if has_prefill
+            if has_prefill or not diffusion
             else "Leaves out waiting and the text work. This decoder reads the prompt inside its first forward, "
             "so no prefill falls away; for a decoder with a prefill of its own it would.",
         ),

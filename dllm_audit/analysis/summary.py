@@ -264,7 +264,7 @@ def summarise_rows(
         seconds=_time_shares(done),
         truncation_rate=_rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
         metrics=scored,
-        conventions=conventions(done, makespan.value),
+        conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
         notes=_notes(run, requests, stored, damaged, makespan, failures),
     )
     return _with_correct_per_second(summary)

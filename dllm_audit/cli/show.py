@@ -243,12 +243,32 @@ def _trace(steps: dict[str, Any]) -> str:
 
     rows = [("forward", "kind", "width", "block", "committed (position:token (confidence))")]
     for step in steps["steps"]:
-        committed = "  ".join(
-            f"{c['position']}:{c['token'] if c['text'] is None else repr(c['text'])} ({_confidence(c['confidence'])})"
-            for c in step["commits"]
-        )
+        committed = "  ".join(_commit(run) for run in _alike(step["commits"]))
         rows.append((str(step["step"]), step["kind"], str(step["width"]), str(step["block"]), committed))
     return f"Trace of request {steps['request']}\n" + _wide(rows, aligned)
+
+
+def _alike(commits: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Commits of one forward, those of the same token side by side together."""
+    runs: list[list[dict[str, Any]]] = []
+    for commit in commits:
+        last = runs[-1][-1] if runs else None
+        if last and (commit["token"], commit["position"]) == (last["token"], last["position"] + 1):
+            runs[-1].append(commit)
+        else:
+            runs.append([commit])
+    # Two alike are shown as they are.
+    return [part for run in runs for part in ([run] if len(run) > 2 else [[commit] for commit in run])]
+
+
+def _commit(run: list[dict[str, Any]]) -> str:
+    first, last = run[0], run[-1]
+    name = first["token"] if first["text"] is None else repr(first["text"])
+    if len(run) == 1:
+        return f"{first['position']}:{name} ({_confidence(first['confidence'])})"
+    sure = [commit["confidence"] for commit in run if commit["confidence"] is not None]
+    least = _confidence(min(sure, default=None))
+    return f"{first['position']}-{last['position']}:{name} ×{len(run)} (from {least})"
 
 
 def _confidence(value: float | None) -> str:

@@ -14,7 +14,7 @@ from dllm_audit.analysis.pairing import DEFAULT_MARGIN
 from dllm_audit.analysis.plain import visible
 from dllm_audit.errors import UsageError
 from dllm_audit.report.checks import quantity
-from dllm_audit.report.contexts import Report, TokenTexts, newest_runs, report_context
+from dllm_audit.report.contexts import Report, TokenTexts, newest_runs, report_context, seen_in
 from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
 from dllm_audit.resources import resource_folder
 
@@ -102,6 +102,7 @@ def render(report: Report) -> str:
         svg=Markup,
         quantity=quantity,
         quoted=shlex.quote,
+        seen_in=seen_in,
     )
     environment.globals.update(interval=interval, num=number, pct=percent, sec=seconds)
     page = environment.get_template("report.html.j2").render(

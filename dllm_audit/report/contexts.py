@@ -35,7 +35,8 @@ from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
 
 if TYPE_CHECKING:
     from dllm_audit.claims.registry import Registry
-    from dllm_audit.claims.traps import Trap
+    from dllm_audit.claims.schema import Claim
+    from dllm_audit.claims.traps import Trap, TrapFinding
     from dllm_audit.store.database import Store
 
 #: Text of single tokens of a model, or None where no tokenizer is at hand. Called with the run's row.
@@ -1102,6 +1103,21 @@ def _system(name: str, rows: Sequence[ClaimRow]) -> SystemRow:
         found = Counter(str(row.dossier.answers[question].status) for row in rows)
         counts.append(tuple((str(status), found[str(status)]) for status in Status if found[str(status)]))
     return SystemRow(name, tuple(rows), tuple(counts), sum(len(row.dossier.traps) for row in rows))
+
+
+def seen_in(trap: TrapFinding, claim: Claim) -> str:
+    """Where else a trap was met, or why its rule holds; empty where that is the claim's own paper."""
+    import re
+
+    papers = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+    own = papers.search(claim.source.identifier)
+    parts = [part.strip() for part in trap.source.split(";")]
+    others = [part for part in parts if own is None or own[1] not in papers.findall(part)]
+    if not others:
+        return ""
+    # A place names a paper; anything else is the reference of a rule.
+    word = "Also seen in" if any(papers.search(part) for part in others) else "Why"
+    return f"{word}: {'; '.join(others)}."
 
 
 def _claim(dossier: Dossier, known: frozenset[str], checks: tuple[CheckCard, ...]) -> ClaimRow:

@@ -75,6 +75,15 @@ def test_show_lets_no_answer_steer_the_terminal(invoke):
     assert "\u202e" not in text
 
 
+def test_the_same_token_many_times_in_a_trace_is_shown_once():
+    from dllm_audit.cli.show import _trace
+
+    commits = [{"position": n, "token": 7, "text": "<end>", "confidence": 0.9 - n / 100} for n in range(27)]
+    commits.append({"position": 27, "token": 8, "text": "x", "confidence": None})
+    steps = {"request": 0, "steps": [{"step": 1, "kind": "denoise", "width": 32, "block": 0, "commits": commits}]}
+    assert _trace(steps).splitlines()[-1].endswith("0-26:'<end>' ×27 (from 0.640)  27:'x' (?)")
+
+
 def test_show_of_an_unknown_run_names_the_nearest(invoke):
     with pytest.raises(AuditError, match=r"There is no run 'dial-1' in .* Did you mean 'dual-1' or"):
         invoke("show", "dial-1")

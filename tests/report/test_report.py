@@ -364,3 +364,50 @@ def test_repeats_are_one_point_and_one_comparison_with_an_interval_over_repeats(
     assert pair.comparison.speed.value == pytest.approx(2.0)
     assert pair.comparison.speed.basis == "5 repeats"
     assert pair.comparison.speed_verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("Mercury report, arXiv:2506.17298: medians", "Also seen in: Mercury report, arXiv:2506.17298: medians."),
+        ("A paper, arXiv:2505.22618v2: its table", ""),
+        ("A rule of arithmetic", "Why: A rule of arithmetic."),
+    ],
+)
+def test_a_trap_names_where_else_it_was_met_or_why_it_is_one(source, said):
+    from types import SimpleNamespace
+
+    from dllm_audit.report.contexts import seen_in
+
+    claim = SimpleNamespace(source=SimpleNamespace(identifier="arXiv:2505.22618"))
+    assert seen_in(SimpleNamespace(source=source), claim) == said
+
+
+def test_every_claim_says_how_to_look_at_it_in_a_terminal(html):
+    assert all(f"dllm-audit claims show {claim.id}</code>" in html for claim in load_claims().claims)
+
+
+def test_the_glossary_explains_the_words_of_the_tables(html):
+    glossary = html.partition('id="glossary"')[2]
+    for term in (
+        "Makespan",
+        "Books",
+        "Host, sampling",
+        "Correct/s",
+        "Control (A/A)",
+        "McNemar",
+        "strict-match",
+        "commit pass",
+    ):
+        assert term in glossary
+
+
+def test_nobody_says_that_autoregressive_decoding_reads_the_prompt_in_its_first_forward(empty_store, build):
+    answers = [build("generation", forwards={"denoise": 5})] * 6
+    build("add_run", empty_store, build("run_row", "a"), answers, makespan=3.0)
+    assert "reads the prompt inside its first forward" not in build_report(empty_store, NO_CLAIMS)
+
+
+def test_the_verdict_of_a_pair_is_a_row_of_its_own(page):
+    rows = [attributes.get("class") for tag, attributes in page.elements if tag == "tr"]
+    assert rows.count("words") == rows.count("pair") == 3
