@@ -96,7 +96,10 @@ def test_a_request_that_was_not_traced_is_said_with_those_that_were(invoke):
 
 def test_compare_ends_with_the_verdict(invoke):
     lines = invoke("compare", "one-1", "ar-1").stdout.splitlines()
-    assert lines[-1] == "Verdict: Slower (0.91x, 0.91 to 0.91) and with identical answers."
+    assert lines[-1] == (
+        "Verdict: Neither faster nor slower as far as 6 documents tell (0.91x, 0.91 to 0.91), "
+        "where runs of one configuration differ by 1.10x and with identical answers."
+    )
     assert any("cannot decide a margin of 2 points" in line for line in lines)
     assert any(line.split()[:3] == ["backend", "dualcache", "ar"] for line in lines)
 
@@ -260,6 +263,19 @@ def test_a_place_that_may_not_be_written_is_wrong_use_and_no_matter_of_room(invo
     monkeypatch.setattr(tempfile, "mkstemp", denied)
     with pytest.raises(UsageError, match=r"x.html may not be written: Read-only file system. Give another place"):
         invoke("report", "-o", "x.html")
+
+
+def test_an_export_that_found_no_room_is_a_failure_and_no_wrong_use(invoke, monkeypatch):
+    from dllm_audit.errors import StoreError
+    from dllm_audit.store.database import Store
+
+    def full(self, table, target, form):
+        raise StoreError(f"{target} could not be written: IO Error: Could not write file: No space left on device")
+
+    monkeypatch.setattr(Store, "copy_table", full)
+    with pytest.raises(AuditError, match=r"^tables could not be written: No space left on device. Make room") as caught:
+        invoke("export", "--format", "csv", "-o", "tables")
+    assert caught.value.exit_status == 3
 
 
 def test_report_into_a_folder_is_refused(invoke, tmp_path):

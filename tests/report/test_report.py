@@ -253,10 +253,11 @@ def test_a_decided_quality_is_concluded_also_where_no_speed_is(empty_store, buil
     )
 
 
-def test_a_decided_speed_is_concluded_also_where_no_quality_is(stored):
-    assert gather(stored, NO_CLAIMS).verdict.may[0] == (
-        "On gsm_mini, slower (identical answers) against the autoregressive model: "
-        "dualcache, 1 token/step (0.909x, 0.909 to 0.909)."
+def test_a_speed_within_what_single_runs_differ_by_is_not_concluded(stored):
+    # 0.909x: another run of the same configuration could have done that.
+    assert gather(stored, NO_CLAIMS).verdict.may == (
+        "Counts of tokens and forwards do not hang on a machine's speed: they hold wherever kernels and number format "
+        "give the same tokens.",
     )
 
 
@@ -411,3 +412,8 @@ def test_nobody_says_that_autoregressive_decoding_reads_the_prompt_in_its_first_
 def test_the_verdict_of_a_pair_is_a_row_of_its_own(page):
     rows = [attributes.get("class") for tag, attributes in page.elements if tag == "tr"]
     assert rows.count("words") == rows.count("pair") == 3
+
+
+def test_the_row_of_the_verdict_has_the_difference_in_quality_too(html):
+    rows = re.findall(r'<tr class="words">.*?</tr>', html, re.DOTALL)
+    assert len([row for row in rows if re.search(r"Quality: \S+ points \(\S+ to \S+\)\.", row)]) == 3
