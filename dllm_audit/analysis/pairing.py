@@ -34,6 +34,9 @@ DEFAULT_MARGIN = 0.02
 LENGTH_TOLERANCE = 0.10
 """Beyond this difference in answered characters a speed-up may be a shorter answer."""
 
+SINGLE_RUN_NOISE = 1.10
+"""What one run of a configuration was seen to differ from the next by on a quiet machine: 0.955x and 1.11x."""
+
 FLOOR = 0.05
 """Below this rate of correct answers a baseline is no standard to be "not worse" than."""
 
@@ -357,11 +360,19 @@ def _length(pairs: Sequence[Pair]) -> Figure:
     return ratio(ours, theirs, "x", "measured", "the baseline answered no text")
 
 
+def noise_bar(speed: Figure, control: float | None) -> float:
+    """The factor by which a speed must differ before it says anything: the A/A control's, and for one run each at least
+    SINGLE_RUN_NOISE. An interval over repeats holds what runs differ by already.
+    """
+    floor = 1.0 if "repeats" in speed.basis else SINGLE_RUN_NOISE
+    return max(floor, control, 1 / control) if control else floor
+
+
 def _speed_verdict(speed: Figure, control: float | None) -> SpeedVerdict:
-    """Faster or slower when the interval lies beyond 1, and beyond what the same configuration does against itself."""
+    """Faster or slower when the interval lies beyond 1, and beyond what single runs differ by anyway."""
     if speed.low is None or speed.high is None:
         return "unknown"
-    noise = max(control, 1 / control) if control else 1.0
+    noise = noise_bar(speed, control)
     if speed.low > noise:
         return "faster"
     return "slower" if speed.high < 1 / noise else "open"
@@ -513,8 +524,9 @@ def _verdict(
     }[speed_verdict]
     if unreliable:
         pace = f"of unknown speed ({speed.reason})"
-    if control and speed_verdict == "open":
-        pace += f", with {control:.2f}x for the same configuration against itself"
+    if speed_verdict == "open":
+        bar = noise_bar(speed, control)
+        pace += f", where runs of one configuration differ by {bar:.2f}x" if bar > 1 else ""
     worth = {
         "not worse": "not worse",
         "worse": "worse",

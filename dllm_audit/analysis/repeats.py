@@ -20,7 +20,10 @@ from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_in
 if TYPE_CHECKING:
     from dllm_audit.store.database import Store
 
-_SAME = ("backend", "provenance", "model", "task", "role", "concurrency", "fidelity")
+_SAME = ("invocation", "backend", "provenance", "model", "task", "role", "concurrency", "fidelity")
+
+#: Facts of a manifest that repeats share too: a run on other prompts, or in another number format, is no repeat.
+_SAME_FACTS = ("model", "engine", "prompts")
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,7 @@ def group_repeats(summaries: Sequence[RunSummary]) -> tuple[RepeatGroup, ...]:
 def repeats_of(store: Store, summary: RunSummary) -> tuple[RunSummary, ...]:
     """Every stored repeat of a run's configuration from the same command, the run itself included."""
     wanted = _configuration(summary.run)
-    ids = [
-        run["run_id"]
-        for run in store.runs()
-        if run["invocation"] == summary.run["invocation"] and _configuration(run) == wanted
-    ]
+    ids = [run["run_id"] for run in store.runs() if _configuration(run) == wanted]
     return tuple(summary if run_id == summary.run_id else summarise(store, run_id) for run_id in ids)
 
 
@@ -80,7 +79,8 @@ def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> 
 
 def _configuration(run: Mapping[str, Any]) -> str:
     """What repeats of one configuration share, as one text."""
-    return json.dumps([*(run[name] for name in _SAME), run["settings"]], sort_keys=True, default=str)
+    facts = [run["manifest"].get(name) for name in _SAME_FACTS]
+    return json.dumps([*(run[name] for name in _SAME), run["settings"], facts], sort_keys=True, default=str)
 
 
 def _group(summaries: Sequence[RunSummary]) -> RepeatGroup:

@@ -325,10 +325,13 @@ def _alone(store: Store, run: Run, quantity: str) -> tuple[Number, ...]:
 
 def _between(store: Store, comparison: Comparison, quantity: str, expectation: Expectation) -> tuple[Number, ...]:
     """The quantity of two runs, first, then what it is made of."""
+    from dllm_audit.analysis.pairing import noise_bar
+
     ours, theirs = comparison.candidate, comparison.baseline
     if quantity == "speed ratio":
         parts = (_number("candidate", ours.throughput), _number("reference", theirs.throughput))
-        return (_beyond_noise(_number("speed ratio", comparison.speed), comparison.control), *parts)
+        found = _number("speed ratio", comparison.speed)
+        return (_beyond_noise(found, noise_bar(comparison.speed, comparison.control)), *parts)
     if quantity == "quality difference":
         return _quality_difference(comparison, expectation)
     rows = [
@@ -348,13 +351,12 @@ def _between(store: Store, comparison: Comparison, quantity: str, expectation: E
     return (found, *parts)
 
 
-def _beyond_noise(number: Number, control: float | None) -> Number:
-    """The interval widened by what the same configuration does against itself on this machine."""
-    if not control or number.low is None or number.high is None:
+def _beyond_noise(number: Number, bar: float) -> Number:
+    """The interval widened by what runs of one configuration differ by on this machine."""
+    if number.low is None or number.high is None or bar <= 1:
         return number
-    noise = max(control, 1 / control)
-    basis = f"{number.basis}, {_NOISE} {noise:.3f}x of the A/A control"
-    return replace(number, low=number.low / noise, high=number.high * noise, basis=basis)
+    basis = f"{number.basis}, {_NOISE} {bar:.3f}x for what runs of one configuration differ by"
+    return replace(number, low=number.low / bar, high=number.high * bar, basis=basis)
 
 
 def _ratio_of(name: str, pairs: Sequence[tuple[Any, Any]], over: Any, under: Any) -> Number:

@@ -787,7 +787,8 @@ def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
     ]
     if any(row.summary.answered for row in rows):
         found.append(
-            "Counts of tokens and forwards are exact, so they hold on any machine for these settings and prompts."
+            "Counts of tokens and forwards do not hang on a machine's speed: they hold wherever kernels and number format "
+            "give the same tokens."
         )
     return found
 

@@ -67,10 +67,12 @@ def test_reproduced_lists_runs_rule_and_numbers(database):
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.REPRODUCED
     assert (check.claim, check.scope, check.embedded) == ("honest-sweep", "mechanism", True)
-    assert check.reason == "The speed ratio 2.00x (2.00 to 2.00) lies where the claim has it."
+    assert check.reason == "The speed ratio 2.00x (1.82 to 2.20) lies where the claim has it."
     assert check.rule == "at least 1.5x, with the whole 95 % interval"
     assert check.runs == ("fast", "slow")
-    assert check.numbers[0].basis == "40 paired documents, one run each"
+    assert check.numbers[0].basis == (
+        "40 paired documents, one run each, widened by 1.100x for what runs of one configuration differ by"
+    )
     assert check.next_commands == ()
 
 
@@ -78,7 +80,7 @@ def test_not_reproduced_when_the_whole_interval_lies_outside_but_on_the_right_si
     two_runs(database, seconds=0.8, right=range(30))
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.NOT_REPRODUCED
-    assert check.reason == "The speed ratio 1.25x (1.25 to 1.25) lies wholly outside."
+    assert check.reason == "The speed ratio 1.25x (1.14 to 1.38) lies wholly outside."
     assert check.next_commands == (f"dllm-audit compare fast slow --db {database}",)
     assert check.fails
 
@@ -87,7 +89,7 @@ def test_contradicted_when_it_is_slower(database):
     two_runs(database, seconds=2.0, right=range(30))
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.CONTRADICTED
-    assert check.reason == "The speed ratio 0.50x (0.50 to 0.50) shows the opposite."
+    assert check.reason == "The speed ratio 0.50x (0.45 to 0.55) shows the opposite."
 
 
 def test_undecided_says_how_many_documents_would_settle_it(database):
@@ -138,8 +140,8 @@ def test_what_the_machine_makes_up_by_itself_is_no_difference(database):
     check = verdict_of(database, mechanism(expect={"low": 1, "wording": "above 1x"}))
     assert check.verdict is Verdict.UNDECIDED
     assert check.reason == (
-        "The speed ratio 1.11x (0.93 to 1.33) lies across the edge, widened by 1.200x of the A/A control. "
-        "Run it again when the machine is quiet."
+        "The speed ratio 1.11x (0.93 to 1.33) lies across the edge, widened by 1.200x for what runs of one configuration "
+        "differ by. Run it again when the machine is quiet."
     )
     assert check.next_commands[0].startswith("dllm-audit run --backend uncached")
 
