@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import shlex
 import signal
 import threading
 import time
@@ -385,4 +386,4 @@ def _uninterrupted() -> Iterator[None]:
 
 def shown_command(arguments: Sequence[str]) -> str:
     """The command line as typed, with folders reduced to their names so that a stored command names no machine."""
-    return " ".join(Path(a).name if "/" in a and Path(a).exists() else a for a in arguments)
+    return shlex.join(Path(a).name if "/" in a and Path(a).exists() else a for a in arguments)
