@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -211,6 +212,14 @@ def add_run(
 
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202ereversed\u202c \x1b[31mred\x07 'quoted' \"twice\""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard():
+    """A shell makes its background jobs deaf to Ctrl-C, and tests that press it must not hang on how they were started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
