@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from dllm_audit.evaluate import tasks
+from dllm_audit.evaluate.loading import load_tasks
 from dllm_audit.evaluate.tasks.metrics import score_list
 from dllm_audit.models.tiny import problems
 
@@ -64,15 +65,6 @@ def test_controls_accept_the_one_right_order(kind: str, right: str) -> None:
     assert score(kind, "cat dog egg") == 0.0
 
 
-def with_absolute_data(folder: Path) -> None:
-    """Copy the YAML files into `folder` with absolute data paths, as the product's loader resolves them."""
-    for name in NAMES:
-        text = (FOLDER / f"{name}.yaml").read_text("utf-8")
-        text = text.replace(": data/", f": {FOLDER.as_posix()}/data/")
-        text = text.replace("!function metrics.", f"!function {FOLDER.as_posix()}/metrics.")
-        (folder / f"{name}.yaml").write_text(text, "utf-8")
-
-
 def test_data_paths_are_relative_to_the_yaml_and_exist() -> None:
     class Loader(yaml.SafeLoader):
         pass
@@ -85,24 +77,18 @@ def test_data_paths_are_relative_to_the_yaml_and_exist() -> None:
             assert (FOLDER / path).is_file()
 
 
-def test_lm_eval_loads_every_task_and_renders_the_prompts_the_models_learnt(tmp_path, monkeypatch) -> None:
-    lm_eval_tasks = pytest.importorskip("lm_eval.tasks")
+@pytest.mark.parametrize("name", NAMES)
+def test_lm_eval_loads_every_task_and_renders_the_prompts_the_models_learnt(name: str, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    with_absolute_data(tmp_path)
-    manager = lm_eval_tasks.TaskManager(include_defaults=False, include_path=str(tmp_path))
-    assert sorted(manager.all_tasks) == sorted(NAMES)
-    loaded = manager.load(NAMES)["tasks"] if hasattr(manager, "load") else manager.load_task_or_group(NAMES)
-    for name in NAMES:
-        task = loaded[name]
-        document = next(iter(task.test_docs()))
-        if name == "gsm_mini":
-            expected = next(problems.word_problems(problems.TEST_SEED, "test"))
-            assert len(task.test_docs()) == 500
-        else:
-            kind = name.removeprefix("lists_")
-            expected = next(problems.list_exercises(problems.TEST_SEED, "test", kind))
-            assert len(task.test_docs()) == 200
-            assert task.process_results(document, [f" {expected.answer}"]) == {"valid": 1.0}
-        assert task.doc_to_text(document) == expected.prompt
-        assert task.doc_to_target(document) == expected.answer
-        assert task.config.generation_kwargs["max_gen_toks"] == (64 if name == "gsm_mini" else 16)
+    (task,) = load_tasks(name).values()
+    document = next(iter(task.test_docs()))
+    if name == "gsm_mini":
+        expected = next(problems.word_problems(problems.TEST_SEED, "test"))
+        assert len(task.test_docs()) == 500
+    else:
+        expected = next(problems.list_exercises(problems.TEST_SEED, "test", name.removeprefix("lists_")))
+        assert len(task.test_docs()) == 200
+        assert task.process_results(document, [f" {expected.answer}"]) == {"valid": 1.0}
+    assert task.doc_to_text(document) == expected.prompt
+    assert task.doc_to_target(document) == expected.answer
+    assert task.config.generation_kwargs["max_gen_toks"] == (64 if name == "gsm_mini" else 16)
