@@ -55,8 +55,8 @@ def command(form: str, output: Path | None, database: Path) -> None:
 
 
 def _latex(store: Store, output: Path | None) -> None:
-    from dllm_audit.report.contexts import newest_runs
     from dllm_audit.report.latex import MARK, runs_table
+    from dllm_audit.report.sections.runs import newest_runs
 
     runs = newest_runs(store.runs())
     if not runs:

@@ -13,7 +13,7 @@ from dllm_audit.cli.options import database_option, json_option
 from dllm_audit.cli.output import check_target, is_stdout, write_whole
 
 if TYPE_CHECKING:
-    from dllm_audit.report.contexts import Report
+    from dllm_audit.report.page import Report
 
 DEFAULT_REPORT = "dllm-audit-report.html"
 
@@ -39,7 +39,8 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
     """
     from dllm_audit.claims.registry import load_claims
     from dllm_audit.claims.traps import load_traps
-    from dllm_audit.report.build import gather, render
+    from dllm_audit.report.build import render
+    from dllm_audit.report.page import gather
     from dllm_audit.report.tokens import token_texts
     from dllm_audit.store.database import Store
 

@@ -9,18 +9,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dllm_audit import __version__
 from dllm_audit.analysis.pairing import DEFAULT_MARGIN
 from dllm_audit.analysis.plain import visible
-from dllm_audit.errors import UsageError
-from dllm_audit.report.checks import quantity
-from dllm_audit.report.contexts import Report, TokenTexts, newest_runs, report_context, seen_in
 from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
+from dllm_audit.report.page import Report, gather
+from dllm_audit.report.sections.checks import quantity
+from dllm_audit.report.sections.claims import seen_in
 from dllm_audit.resources import resource_folder
 
 if TYPE_CHECKING:
     from dllm_audit.claims.registry import Registry
     from dllm_audit.claims.traps import Trap
+    from dllm_audit.report.sections.example import TokenTexts
     from dllm_audit.store.database import Store
 
 
@@ -34,48 +34,8 @@ def build_report(
     made_at: dt.datetime | None = None,
     traps: Sequence[Trap] | None = None,
 ) -> str:
-    """The report of `runs` (rows of the store; by default the newest of each content) as one HTML text.
-
-    token_texts: gives the texts of single tokens for the traced example; without it their ids are shown.
-    traps: those that claims are searched for, by default those of the package.
-    Raises UsageError when there is no run.
-    """
+    """The report as one HTML text. Arguments and errors as of `gather`."""
     return render(gather(store, registry, runs, token_texts=token_texts, margin=margin, made_at=made_at, traps=traps))
-
-
-def gather(
-    store: Store,
-    registry: Registry,
-    runs: Sequence[Mapping[str, Any]] | None = None,
-    *,
-    token_texts: TokenTexts | None = None,
-    margin: float = DEFAULT_MARGIN,
-    made_at: dt.datetime | None = None,
-    traps: Sequence[Trap] | None = None,
-) -> Report:
-    """What the report says, before it is laid out. Arguments as of `build_report`.
-
-    Claims are checked against the named runs only, or against all that are stored, as `claims check` does.
-    """
-    stored = store.runs()
-    chosen = newest_runs(stored) if runs is None else list(runs)
-    if not chosen:
-        raise UsageError(
-            f"There are no runs in {store.path}. Make some with: dllm-audit run --backend dualcache --task gsm_mini"
-        )
-    moment = made_at or dt.datetime.now(dt.UTC)
-    return report_context(
-        store,
-        registry,
-        chosen,
-        token_texts or (lambda run, ids: None),
-        version=__version__,
-        made_at=f"{moment:%Y-%m-%d %H:%M} UTC",
-        margin=margin,
-        left_out=len(stored) - len(chosen) if runs is None else 0,
-        traps=traps,
-        checked_runs=stored if runs is None else chosen,
-    )
 
 
 def render(report: Report) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dllm_audit.report.contexts import TokenTexts
+from dllm_audit.report.sections.example import TokenTexts
 
 
 def token_texts() -> TokenTexts:

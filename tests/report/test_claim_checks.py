@@ -15,8 +15,9 @@ from dllm_audit.claims.registry import Registry, load_claims
 from dllm_audit.claims.schema import Expectation, Mechanism
 from dllm_audit.claims.verdicts import Number, Obstacle, Verdict, check_claims
 from dllm_audit.cli.report import command
-from dllm_audit.report.build import build_report, gather, render
-from dllm_audit.report.checks import checks_section, quantity
+from dllm_audit.report.build import build_report, render
+from dllm_audit.report.page import gather
+from dllm_audit.report.sections.checks import checks_section, quantity
 from dllm_audit.store.database import Store
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4)

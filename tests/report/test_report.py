@@ -8,8 +8,9 @@ import pytest
 
 from dllm_audit.claims.registry import Registry, load_claims
 from dllm_audit.errors import UsageError
-from dllm_audit.report.build import build_report, gather
-from dllm_audit.report.contexts import newest_runs
+from dllm_audit.report.build import build_report
+from dllm_audit.report.page import gather
+from dllm_audit.report.sections.runs import newest_runs
 from dllm_audit.store.database import Store
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4)
@@ -293,7 +294,7 @@ def test_many_of_the_same_token_in_a_row_are_one_with_their_number(stored):
     [("lm_eval", "lm-eval"), ("env_OMP_NUM_THREADS", "OMP_NUM_THREADS"), ("cpu_mhz", "CPU clock (MHz)")],
 )
 def test_facts_have_names_that_a_person_writes(name, shown):
-    from dllm_audit.report.contexts import _fact_name
+    from dllm_audit.report.sections.environment import _fact_name
 
     assert _fact_name(name) == shown
 
@@ -378,7 +379,7 @@ def test_repeats_are_one_point_and_one_comparison_with_an_interval_over_repeats(
 def test_a_trap_names_where_else_it_was_met_or_why_it_is_one(source, said):
     from types import SimpleNamespace
 
-    from dllm_audit.report.contexts import seen_in
+    from dllm_audit.report.sections.claims import seen_in
 
     claim = SimpleNamespace(source=SimpleNamespace(identifier="arXiv:2505.22618"))
     assert seen_in(SimpleNamespace(source=source), claim) == said

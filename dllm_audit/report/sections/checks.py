@@ -12,7 +12,7 @@ from dllm_audit.report.formats import number
 
 if TYPE_CHECKING:
     from dllm_audit.claims.schema import Claim
-    from dllm_audit.report.contexts import RunRow
+    from dllm_audit.report.sections.runs import RunRow
 
 #: What fails comes first, as in `claims check`.
 ORDER = (

@@ -1,0 +1,160 @@
+"""What the runs of one task show, in sentences: who is fastest, who is best, and when neither can be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+
+from dllm_audit.analysis.summary import Metric
+from dllm_audit.report.formats import count, interval, listed, number
+from dllm_audit.report.sections.comparisons import AGAINST_AR, ControlRow, PairRow
+from dllm_audit.report.sections.runs import RunRow, same_metric
+
+
+def task_findings(
+    rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None, controls: Sequence[ControlRow]
+) -> tuple[str, tuple[str, ...]]:
+    """(the headline of a task, the sentences under it)."""
+    timed = [row for row in rows if row.throughput.value]
+    if not timed:
+        return "Nothing was timed.", ()
+    # Only runs under the same conditions have a fastest among them.
+    groups: dict[tuple[str, int], list[RunRow]] = {}
+    for row in timed:
+        run = row.summary.run
+        groups.setdefault((str(run["provenance"]), int(run["concurrency"])), []).append(row)
+    several = len({provenance for provenance, _ in groups}) > 1
+    sentences: list[str] = []
+    for (provenance, concurrency), among in sorted(groups.items()):
+        where = "" if len(groups) == 1 else " with " + count(concurrency, "request") + " in flight"
+        where += f", {provenance}" if several else ""
+        alike = [c for c in controls if _conditions(c.twin) == (provenance, concurrency)]
+        sentences += _group_sentences(among, where, metric, max((c.factor for c in alike), default=1.0))
+    for control in controls:
+        if control.speed.value is not None:
+            sentences.append(f"{_same_twice(control)}; smaller differences mean nothing.")
+    unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
+    if unfinished:
+        sentences.append(f"Unfinished: {listed(unfinished)}. What is missing is in no figure.")
+    if any(row.throughput.has_interval and len(row.group.summaries) == 1 for row in timed):
+        sentences.append(
+            "Intervals of speed are over the requests of one run each: they cover which requests were drawn, not how "
+            "speed varies from run to run."
+        )
+    return _task_headline(pairs, rows), tuple(sentences)
+
+
+def _conditions(row: RunRow) -> tuple[str, int]:
+    return str(row.summary.run["provenance"]), int(row.summary.run["concurrency"])
+
+
+def _same_twice(control: ControlRow) -> str:
+    ends = f" ({interval(control.speed, number)})" if control.speed.has_interval else ""
+    return f"The same configuration twice ({control.twin.label}): {number(control.speed.value)}x{ends}"
+
+
+def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None, noise: float) -> list[str]:
+    """The fastest, the fastest diffusion run and the best of runs under the same conditions."""
+    reliable = [row for row in rows if not isinf(row.doubt)]
+    sentences = []
+    if reliable:
+        fastest = _fastest(reliable, "", where, metric, noise)
+        sentences.append(fastest)
+        diffusion = [row for row in reliable if row.summary.run["kind"] == "diffusion"]
+        if diffusion and len(diffusion) < len(reliable) and max(reliable, key=_speed) not in diffusion:
+            sentences.append(_fastest(diffusion, " diffusion run", where, metric, noise))
+    for row in rows:
+        if isinf(row.doubt):
+            sentences.append(f"No speed is concluded from {row.label}: its times are not reliable ({row.doubted}).")
+    rated = [row for row in rows if _quality(row, metric) is not None]
+    if len(rated) > 1:
+        best = max(rated, key=lambda row: (_quality(row, metric) or 0.0, _speed(row)))
+        if not sentences[0].startswith("Fastest") or best is not max(reliable, key=_speed):
+            sentences.append(f"Highest quality observed{where}: {_described(best, metric)}.")
+    return sentences
+
+
+def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | None, noise: float) -> str:
+    """Which run is the fastest, if its interval lies beyond those of every other configuration."""
+    first = max(rows, key=_speed)
+    others = [row for row in rows if _configuration(row) != _configuration(first)]
+    if not others:
+        return f"The only{what or ' configuration'}{where}: {_described(first, metric)}."
+    for row in (first, *others):
+        if not row.throughput.has_interval:
+            return (
+                f"No fastest{what} can be named{where}: the interval of {row.label} is unknown. "
+                f"Highest speed observed: {_described(first, metric)}."
+            )
+    next_one = max(others, key=lambda row: _ends(row)[1])
+    if _ends(first)[0] > _ends(next_one)[1] * noise:
+        return f"Fastest{what}{where}: {_described(first, metric)}."
+    between = " and ".join(
+        f"{row.label} ({number(_ends(row)[0])} to {number(_ends(row)[1])} tokens/s)" for row in (first, next_one)
+    )
+    how = "overlap"
+    if _ends(first)[0] > _ends(next_one)[1]:
+        how += f" within the {number(noise)}x that the same configuration differs from itself"
+    return f"No fastest{what} can be named{where}: the intervals of {between} {how}."
+
+
+def _ends(row: RunRow) -> tuple[float, float]:
+    """The interval of a speed, widened by how far the books of the run are off."""
+    speed = row.throughput
+    return (speed.low or 0.0) / row.doubt, (speed.high or 0.0) * row.doubt
+
+
+def _configuration(row: RunRow) -> tuple[str, ...]:
+    """What runs of one configuration share, whatever their role: a baseline may be a candidate again."""
+    run = row.summary.run
+    return (*(str(run[name]) for name in ("backend", "model", "fidelity")), repr(sorted(run["settings"].items())))
+
+
+def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
+    against_ar = [pair for pair in pairs if pair.against == AGAINST_AR]
+    if not any(row.summary.run["kind"] == "diffusion" for row in rows):
+        return "No diffusion run here, so there is nothing to compare."
+    if not against_ar:
+        return "No autoregressive run here, so nothing can be said about being faster than one."
+    winners = [pair for pair in against_ar if pair.comparison.faster_and_not_worse]
+    if winners:
+        best = max(winners, key=lambda pair: pair.comparison.speed.value or 0.0)
+        names = f"{best.candidate.label} was faster than {best.baseline.label} and not worse"
+        more = f"; so were {len(winners) - 1} more" if len(winners) > 1 else ""
+        return f"{names} ({best.comparison.speed.value:.2f}x){more}."
+    faster = [pair for pair in against_ar if pair.comparison.speed_verdict == "faster"]
+    if not faster:
+        if all(pair.comparison.unreliable for pair in against_ar):
+            return f"No speed can be compared: {against_ar[0].comparison.speed.reason}."
+        if all(pair.comparison.speed_verdict == "slower" for pair in against_ar):
+            return "Every diffusion run was slower than autoregressive decoding."
+        return "No diffusion run was shown to be faster than autoregressive decoding."
+    if not any(pair.comparison.attributable for pair in faster):
+        return "Some diffusion runs were faster, but the runs differ in more than what is compared."
+    verdicts = {pair.comparison.quality.verdict if pair.comparison.quality else "unknown" for pair in faster}
+    if verdicts == {"worse"}:
+        return "Some diffusion runs were faster than autoregressive decoding, and every one of those was worse."
+    return "Some diffusion runs were faster than autoregressive decoding; none was shown to be faster and not worse."
+
+
+def _described(row: RunRow, metric: Metric | None) -> str:
+    quality = same_metric(row.summary, metric)
+    text = f"{row.label} on {row.model}, {number(_speed(row))} tokens/s"
+    if row.throughput.has_interval:
+        text += f" ({interval(row.throughput, number)})"
+    if row.summary.unfinished:
+        text += f", unfinished ({row.summary.unfinished})"
+    if quality is None or quality.figure.value is None:
+        return text
+    if quality.binary:
+        return text + f" at {quality.figure.value * 100:.0f} % {quality.name.replace('_', ' ')}"
+    return text + f" at {quality.name.replace('_', ' ')} {quality.figure.value:.3g}"
+
+
+def _speed(row: RunRow) -> float:
+    return row.throughput.value or 0.0
+
+
+def _quality(row: RunRow, metric: Metric | None) -> float | None:
+    found = same_metric(row.summary, metric)
+    return found.figure.value if found else None
