@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Kinds of forward pass, in the order in which they are shown.
-FORWARD_KINDS = ("prefill", "denoise", "refresh", "commit", "cfg")
+FORWARD_KINDS = ("prefill", "denoise", "refresh", "commit", "score", "cfg")
 
 #: Items of a request's clock, in the order in which they are shown. They add up to the total.
 TIME_ITEMS = (
@@ -21,6 +21,7 @@ TIME_ITEMS = (
     "denoise",
     "refresh",
     "commit",
+    "score",
     "sampling",
     "host",
     "detokenise",
@@ -119,8 +120,50 @@ class Generation:
 
 
 @dataclass(frozen=True)
+class Question:
+    """One thing to score: how likely is an answer after a prompt, each given as text or as ids.
+
+    rolling: the answer is a whole text without a prompt, scored in windows of the model's context where it is longer.
+    key: address of the question by content; the seed of its random draws is derived from it.
+    """
+
+    id: str
+    answer: str | None = None
+    answer_ids: tuple[int, ...] | None = None
+    prompt: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    rolling: bool = False
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """How likely a given answer is, with what it cost to find out. Nothing was decoded.
+
+    loglikelihood: in nats, of all answer tokens together. standard_error: of its estimate; 0 when `exact`.
+    samples: masked copies that it rests on. is_greedy: whether greedy decoding gives exactly this answer; None where that
+    was not asked (a rolling question).
+    forwards: sequences that were run, by kind: each masked copy is one. query_positions: sum of their lengths.
+    seconds: items of `TIME_ITEMS` and "total". elapsed_seconds: of the run's timed region when this was finished.
+    """
+
+    id: str
+    prompt_tokens: int
+    scored_tokens: int
+    loglikelihood: float
+    standard_error: float
+    samples: int
+    exact: bool
+    is_greedy: bool | None
+    forwards: Mapping[str, int]
+    query_positions: int
+    seconds: Mapping[str, float]
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True)
 class Failure:
-    """A request that could not be decoded: recorded and counted, never silently gone from an average."""
+    """A request that could not be decoded or scored: recorded and counted, never silently gone from an average."""
 
     id: str
     type: str

@@ -16,9 +16,16 @@ _MAYBE = (
     "prompt_tokens",
     "committing_forwards",
     "query_positions",
+    "scored_tokens",
+    "standard_error",
     *(f"{item}_seconds" for item in TIME_ITEMS),
     *(f"{kind}_forwards" for kind in FORWARD_KINDS),
 )
+
+
+def asks_for_likelihoods(run: Mapping[str, Any]) -> bool:
+    """Whether a run scored given answers instead of decoding text: it then has no tokens of its own to count."""
+    return bool(run.get("output_type", "generate_until") != "generate_until")
 
 
 def sound(value: Any) -> bool:
@@ -31,6 +38,9 @@ def is_damaged(row: Mapping[str, Any]) -> bool:
     if row["error_type"] is not None:
         return False
     empty_or_sound = (row.get(name) is None or sound(row[name]) for name in _MAYBE)
+    likelihood = row.get("loglikelihood")
+    if likelihood is not None and not isfinite(likelihood):
+        return True
     return not (all(sound(row[name]) for name in _ALWAYS) and all(empty_or_sound))
 
 

@@ -18,10 +18,15 @@ from typing import Any
 import duckdb
 
 from dllm_audit.errors import StoreError, StoreWriteError, did_you_mean
-from dllm_audit.records import TIME_ITEMS, EngineLog, Failure, ForwardShape, Generation
-
-#: Kinds of forward that have a column of their own.
-_KIND_COLUMNS = ("prefill", "denoise", "refresh", "commit", "cfg")
+from dllm_audit.records import (
+    FORWARD_KINDS,
+    TIME_ITEMS,
+    EngineLog,
+    Failure,
+    ForwardShape,
+    Generation,
+    ScoredAnswer,
+)
 
 
 def now() -> dt.datetime:
@@ -160,9 +165,14 @@ class Store:
         doc_id: int | None,
         prompt: str,
         prompt_sha256: str,
-        result: Generation | Failure,
+        result: Generation | ScoredAnswer | Failure,
+        continuation: str | None = None,
+        choice: int | None = None,
     ) -> None:
-        """Store one finished request, answered or failed."""
+        """Store one finished request: answered, scored or failed.
+
+        continuation: the answer that was to be scored. choice: its place among the answers of its document.
+        """
         values: dict[str, Any] = {
             "run_id": run_id,
             "ordinal": ordinal,
@@ -171,29 +181,22 @@ class Store:
             "doc_id": doc_id,
             "prompt": prompt,
             "prompt_sha256": prompt_sha256,
+            "continuation": continuation,
+            "choice": choice,
             "finished_at": now(),
         }
         if isinstance(result, Failure):
             values |= {"error_type": result.type, "error_message": result.message}
         else:
+            values |= _scored(result) if isinstance(result, ScoredAnswer) else _generated(result)
             values |= {
-                "text": result.text,
-                "output_ids": list(result.output_ids),
-                "stop": result.stop,
                 "prompt_tokens": result.prompt_tokens,
-                "answered_tokens": result.answered_tokens,
-                "answered_characters": len(result.text or ""),
-                "committed_tokens": result.committed_tokens,
-                "residual_masks": result.residual_masks,
-                "committing_forwards": result.committing_forwards,
-                "guaranteed_commits": result.guaranteed_commits,
                 "query_positions": result.query_positions,
                 "total_seconds": result.seconds["total"],
-                "ttft_seconds": result.ttft_seconds,
                 "elapsed_seconds": result.elapsed_seconds,
             }
-            values |= {f"{kind}_forwards": result.forwards.get(kind, 0) for kind in _KIND_COLUMNS}
-            values |= {f"{item}_seconds": result.seconds[item] for item in TIME_ITEMS}
+            values |= {f"{kind}_forwards": result.forwards.get(kind, 0) for kind in FORWARD_KINDS}
+            values |= {f"{item}_seconds": result.seconds.get(item, 0.0) for item in TIME_ITEMS}
         with self._transaction():
             self._insert("requests", values)
 
@@ -348,6 +351,36 @@ class Store:
             self._connection.execute(f"COPY (SELECT * FROM {table}) TO ? ({options})", [str(target)])
         except duckdb.Error as error:
             raise StoreError(f"{target} could not be written: {_first_line(error)}") from error
+
+
+def _generated(result: Generation) -> dict[str, Any]:
+    """The columns of a request that was answered with text."""
+    return {
+        "text": result.text,
+        "output_ids": list(result.output_ids),
+        "stop": result.stop,
+        "answered_tokens": result.answered_tokens,
+        "answered_characters": len(result.text or ""),
+        "committed_tokens": result.committed_tokens,
+        "residual_masks": result.residual_masks,
+        "committing_forwards": result.committing_forwards,
+        "guaranteed_commits": result.guaranteed_commits,
+        "ttft_seconds": result.ttft_seconds,
+    }
+
+
+def _scored(result: ScoredAnswer) -> dict[str, Any]:
+    """The columns of a request that was scored: it answers and commits no token."""
+    return {
+        "answered_tokens": 0,
+        "committed_tokens": 0,
+        "scored_tokens": result.scored_tokens,
+        "loglikelihood": result.loglikelihood,
+        "standard_error": result.standard_error,
+        "samples": result.samples,
+        "is_exact": result.exact,
+        "is_greedy": result.is_greedy,
+    }
 
 
 def _shape_row(shape: ForwardShape) -> tuple[Any, ...]:

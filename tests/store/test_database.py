@@ -15,10 +15,20 @@ import pytest
 
 from dllm_audit import EngineLog, Failure, Forward, Generation
 from dllm_audit.errors import StoreError, StoreWriteError
-from dllm_audit.records import TIME_ITEMS, Commit, ForwardShape, Trace
+from dllm_audit.records import TIME_ITEMS, Commit, ForwardShape, ScoredAnswer, Trace
 from dllm_audit.store import database
 from dllm_audit.store.database import Store, migrations
 
+SCORED = (
+    "continuation",
+    "choice",
+    "scored_tokens",
+    "loglikelihood",
+    "standard_error",
+    "samples",
+    "is_exact",
+    "is_greedy",
+)
 SECONDS = {item: 0.25 * n for n, item in enumerate(TIME_ITEMS)} | {"total": 9.0}
 
 
@@ -125,6 +135,7 @@ def test_an_answer_comes_back_with_every_count_and_every_second(store):
         "denoise_forwards": 2,
         "refresh_forwards": 1,
         "commit_forwards": 0,
+        "score_forwards": 0,
         "cfg_forwards": 0,
         "committing_forwards": 3,
         "guaranteed_commits": 1,
@@ -134,7 +145,28 @@ def test_an_answer_comes_back_with_every_count_and_every_second(store):
         "error_type": None,
         "error_message": None,
         "elapsed_seconds": 9.0,
+        **dict.fromkeys(SCORED),
     }
+
+
+def test_a_scored_answer_comes_back_and_answers_and_commits_no_token(store):
+    scored = ScoredAnswer("0", 5, 3, -4.5, 0.25, 128, False, True, {"score": 130}, 1040, SECONDS, 9.0)
+    store.add_result("run-a", 0, 1, "key 0", 10, "prompt?", "f00", scored, " an answer", 2)
+    store.add_result("run-a", 1, 1, "key 1", 10, "prompt?", "f00", Failure("1", "RequestError", "no"), " another", 3)
+    row, failed = store.requests("run-a")
+    assert {name: row[name] for name in SCORED} == {
+        "continuation": " an answer",
+        "choice": 2,
+        "scored_tokens": 3,
+        "loglikelihood": -4.5,
+        "standard_error": 0.25,
+        "samples": 128,
+        "is_exact": False,
+        "is_greedy": True,
+    }
+    assert (row["score_forwards"], row["denoise_forwards"], row["query_positions"]) == (130, 0, 1040)
+    assert (row["answered_tokens"], row["committed_tokens"], row["text"], row["stop"]) == (0, 0, None, None)
+    assert (failed["continuation"], failed["choice"], failed["loglikelihood"]) == (" another", 3, None)
 
 
 def test_a_failure_is_a_row_with_its_reason_and_no_numbers(store):
