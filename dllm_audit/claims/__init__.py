@@ -5,7 +5,6 @@
 - registry: a folder of claim files, the bad ones refused one by one
 - questions: the four questions to ask of "N times faster"
 - traps: the known ways in which a figure says more than was measured
-- experts: how much of a mixture a forward reads
 - hardware: what devices and models are made of, from datasheets
 - physics: the tokens per forward that a speed needs, modelled
 - dossier: all of the above about one claim

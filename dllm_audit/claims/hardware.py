@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dllm_audit.claims.experts import touched_share
+from dllm_audit.measure.roofline import DeviceSpeed
+from dllm_audit.models.dimensions import Dimensions
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Device:
     def peak(self, weight_bytes: float) -> float:
         """The fastest peak that weights of so many bytes can use; 8-bit weights may run on 8-bit units."""
         return self.fp8 if self.fp8 and weight_bytes <= 1 else self.bf16
+
+    def speed(self, weight_bytes: float) -> DeviceSpeed:
+        """Its roofs for weights of so many bytes."""
+        return DeviceSpeed(self.name, self.bandwidth, self.peak(weight_bytes), "datasheet", self.source)
 
 
 #: The first whose pattern is found in the name that a source gives wins, so variants stand before the plain name.
@@ -69,14 +74,10 @@ class ModelSize:
     experts: int | None = None
     per_token: int | None = None
 
-    def parameters_read(self, positions: float) -> float:
-        """Weights that one forward over so many positions reads: the shared ones and every expert that is touched."""
-        if not self.experts or not self.per_token:
-            return self.parameters
-        chosen = self.per_token / self.experts
-        # shared + routed = parameters and shared + routed * chosen = active
-        routed = (self.parameters - self.active) / (1 - chosen)
-        return self.parameters - routed * (1 - touched_share(self.experts, self.per_token, positions))
+    @property
+    def dimensions(self) -> Dimensions:
+        """What a forward reads and multiplies of it, as far as the sizes tell."""
+        return Dimensions.of_size(self.parameters, self.active, self.experts or 0, self.per_token or 0)
 
 
 def _dense(name: str, pattern: str, parameters: float, source: str) -> ModelSize:

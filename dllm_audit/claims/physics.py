@@ -1,13 +1,8 @@
-"""What a published speed needs of the hardware: a bound from bandwidth and peak, modelled, never measured.
+"""What a published speed needs of the hardware: the roofline of `measure.roofline`, modelled, never measured.
 
-One forward over `n` positions must read the weights once and multiply every position with them:
-
-    seconds(n) >= max(bytes read / bandwidth, 2 x active parameters x n / peak)
-
-Attention, keys and values, sampling and every overhead are left out, which errs in favour of the claim. A rate then
-needs so many tokens per forward; what the decode settings allow is at most that many. Where a choice is open (unknown
-precision, unknown concurrency) the one that favours the claim is taken and named.
-Source: the roofline accounting of "Diffusion language models: decoding steps, caching and real speed", H100 SXM5.
+Attention, keys and values are left out, which errs in favour of the claim. A rate then needs so many tokens per forward;
+what the decode settings allow is at most that many. Where a choice is open (unknown precision, unknown concurrency) the
+one that favours the claim is taken and named.
 """
 
 from __future__ import annotations
@@ -20,50 +15,11 @@ from typing import Any
 
 from dllm_audit.claims.hardware import Device, ModelSize, bytes_per_weight, find_device, find_model_size
 from dllm_audit.claims.schema import Claim, Gap, Quantity, Stated, bounds_of, number_of
+from dllm_audit.measure.roofline import Roofline, Work
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3}
 TAUS = (1, 4, 8, 16, 32)
 """Tokens per forward for which sizes are given when the model's size is unknown."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Lower bounds on time for one model on one kind of device, `devices` of them working as one."""
-
-    model: ModelSize
-    device: Device
-    weight_bytes: float
-    devices: float = 1
-
-    def forward_seconds(self, positions: float) -> float:
-        """One forward over so many positions, all rows together."""
-        reading = self.model.parameters_read(positions) * self.weight_bytes / self.device.bandwidth
-        return max(reading, positions * self.position_seconds * self.devices) / self.devices
-
-    @property
-    def position_seconds(self) -> float:
-        """The multiplications of one position at peak."""
-        return 2 * self.model.active / self.device.peak(self.weight_bytes) / self.devices
-
-    def request_seconds(self, prompt: int, forwards: int, positions: int, prefill: bool = True) -> float:
-        """One request: the prompt in one forward, then `forwards` over `positions` each."""
-        return (self.forward_seconds(prompt) if prefill else 0.0) + forwards * self.forward_seconds(positions)
-
-    def tokens_per_second(self, concurrency: float, positions: float, tokens_per_forward: float) -> float:
-        """Throughput of `concurrency` rows that share their forwards; one position and one token is decoding in order."""
-        return tokens_per_forward * concurrency / self.forward_seconds(concurrency * positions)
-
-    def knee(self) -> float:
-        """Positions per forward from which multiplying takes longer than reading the weights (dense models)."""
-        return self.model.parameters * self.weight_bytes / self.device.bandwidth / self.position_seconds / self.devices
-
-    def crossover(self, positions: int, tokens_per_forward: float, most: int = 4096) -> int | None:
-        """The lowest concurrency at which decoding in order is as fast; None up to `most`."""
-        for rows in range(1, most + 1):
-            ours = self.tokens_per_second(rows, positions, tokens_per_forward)
-            if self.tokens_per_second(rows, 1, 1) >= ours:
-                return rows
-        return None
 
 
 class Verdict(StrEnum):
@@ -151,7 +107,8 @@ def check_physics(claim: Claim) -> PhysicsCheck:
             sources=(device.source,),
             **common,  # type: ignore[arg-type]
         )
-    needed = _needed(rate, Bound(size, device, weight_bytes, devices), positions)
+    roofline = Roofline(size.dimensions, weight_bytes, device.speed(weight_bytes).times(devices))
+    needed = _needed(rate, roofline, positions)
     verdict, sentence = _judge(rate, needed, allowed, allowed_by, size, device, devices)
     if verdict is Verdict.IMPOSSIBLE and number_of(claim.hardware.count) is None and allowed:
         # Nobody said that it was one device: what is impossible for one may be done by several.
@@ -190,12 +147,12 @@ def _judge(
     return Verdict.NEEDS, f"Needs tau >= {_significant(needed)}: {need}{room}."
 
 
-def _needed(rate: _Rate, bound: Bound, positions: float) -> float:
+def _needed(rate: _Rate, roofline: Roofline, positions: float) -> float:
     """Tokens that each row must get from each forward. With unknown rows, as many as favour the claim most."""
     if rate.rows is None:
         # More rows share the reading of the weights; in the end only the multiplications are left.
-        return rate.tokens_per_second * bound.position_seconds * positions
-    return rate.tokens_per_second * bound.forward_seconds(rate.rows * positions) / rate.rows
+        return rate.tokens_per_second * roofline.bound(Work(positions)).compute_seconds
+    return rate.tokens_per_second * roofline.bound(Work(rate.rows * positions)).seconds / rate.rows
 
 
 def _possible_parameters(

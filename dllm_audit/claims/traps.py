@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dllm_audit.claims.experts import touched_share
 from dllm_audit.claims.questions import describe
 from dllm_audit.claims.schema import Claim, Figure, Gap, Quantity, Stated, bounds_of, number_of
+from dllm_audit.measure.roofline import touched_share
 from dllm_audit.statistics.power import decidable_margin
 
 Rule = Callable[[Claim], str | None]

@@ -1,55 +1,13 @@
-"""The teaching arithmetic to the digit, and what published speeds need of the hardware."""
+"""What published speeds need of the hardware."""
 
 import pytest
 from honest_claims import REPLICATED, SWEEP, claim_of
 
 from dllm_audit.claims.hardware import DEVICES, MODELS, bytes_per_weight, find_device, find_model_size
-from dllm_audit.claims.physics import Bound, Verdict, check_physics
+from dllm_audit.claims.physics import Verdict, check_physics
 from dllm_audit.claims.registry import load_claims
 
-TEACHING = Bound(find_model_size("7B, 1.4e10 bytes of weights"), find_device("H100 SXM5"), weight_bytes=2)
 REGISTRY = load_claims()
-
-
-def milliseconds(seconds):
-    return round(seconds * 1e3)
-
-
-def test_latencies_of_the_teaching_note():
-    assert milliseconds(TEACHING.request_seconds(512, 256, 1)) == 1076
-    assert milliseconds(TEACHING.request_seconds(512, 256, 768, prefill=False)) == 2782
-    assert milliseconds(TEACHING.request_seconds(512, 64, 768, prefill=False)) == 696
-    assert milliseconds(TEACHING.request_seconds(512, 64, 32)) == 275
-    assert milliseconds(TEACHING.request_seconds(512, 72, 32)) == 308
-
-
-@pytest.mark.parametrize(
-    ("rows", "in_order", "in_blocks"), [(1, 239, 958), (8, 1915, 7662), (64, 15323, 8834), (295, 70631, 8834)]
-)
-def test_throughputs_of_the_teaching_note(rows, in_order, in_blocks):
-    assert round(TEACHING.tokens_per_second(rows, 1, 1)) == in_order
-    assert round(TEACHING.tokens_per_second(rows, 32, 4)) == in_blocks
-
-
-def test_knee_and_crossover_of_the_teaching_note():
-    assert round(TEACHING.knee()) == 295
-    assert TEACHING.crossover(32, 4) == 37
-
-
-def test_there_may_be_no_crossover_up_to_a_concurrency():
-    assert TEACHING.crossover(32, 4, most=36) is None
-
-
-def test_two_devices_halve_every_bound():
-    two = Bound(TEACHING.model, TEACHING.device, 2, devices=2)
-    for positions in (1, 295, 768):
-        assert two.forward_seconds(positions) == pytest.approx(TEACHING.forward_seconds(positions) / 2)
-
-
-def test_a_block_reads_nearly_every_expert_and_one_token_reads_its_own():
-    model = find_model_size("LLaDA-MoE-7B-A1B-Instruct")
-    assert model.parameters_read(1) == pytest.approx(1.4e9)
-    assert model.parameters_read(32) / model.parameters == pytest.approx(0.99, abs=0.005)
 
 
 def test_a_rate_is_compared_with_what_the_settings_allow():
@@ -148,6 +106,13 @@ def test_a_model_is_found_in_a_sources_wording(text, name):
 def test_an_unknown_device_or_model_is_not_guessed():
     assert find_device("a vendor's interface") is None
     assert find_model_size("Mercury Coder Mini", "Mercury") is None
+
+
+def test_a_mixture_has_experts_of_the_size_that_its_totals_mean():
+    # 7e9 in all and 1.4e9 active with 8 of 64: routed experts are (7 - 1.4)e9 / (1 - 1/8) = 6.4e9.
+    dimensions = find_model_size("LLaDA-MoE-7B-A1B-Instruct").dimensions
+    assert (dimensions.body, dimensions.experts) == (pytest.approx(0.6e9), pytest.approx(6.4e9))
+    assert (dimensions.parameters, dimensions.active) == (pytest.approx(7e9), pytest.approx(1.4e9))
 
 
 def test_precisions_in_words():
