@@ -14,7 +14,7 @@ from dllm_audit.backend import (
     Session,
 )
 from dllm_audit.decode.cache import BlockExactCache, CausalCache, DualCache, NoCache, PrefixCache
-from dllm_audit.decode.commit import Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
+from dllm_audit.decode.commit import EntropyBound, Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
 from dllm_audit.decode.order import Blocks
 from dllm_audit.decode.recipe import Recipe, Schedule, build_recipe, end_token_ids
 from dllm_audit.decode.score import Score
@@ -38,6 +38,7 @@ __all__ = [
     "DecodeSettings",
     "DualCache",
     "EngineLog",
+    "EntropyBound",
     "Factor",
     "Failure",
     "FixedK",

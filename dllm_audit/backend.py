@@ -37,6 +37,7 @@ BLOCK_DIFFUSION_SETTINGS: Mapping[str, Any] = {
     "tokens_per_step": None,
     "threshold": None,
     "factor": None,
+    "entropy_bound": None,
     "confidence": "probability",
     "confidence_dtype": "float32",
     "eos": "keep",

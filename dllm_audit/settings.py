@@ -96,6 +96,12 @@ SETTINGS: tuple[Setting, ...] = (
         minimum=0,
         open_minimum=True,
     ),
+    Setting(
+        "entropy_bound",
+        float,
+        "Commit the surest while their entropies (nats), all but the highest, add up to at most this.",
+        minimum=0,
+    ),
     Setting("temperature", float, "0 is greedy; above 0 adds Gumbel noise per request.", minimum=0),
     Setting("cfg_scale", float, "Strength of classifier-free guidance; doubles the forwards.", minimum=0),
     Setting(
@@ -145,6 +151,7 @@ class DecodeSettings:
     tokens_per_step: int | None = None
     threshold: float | None = None
     factor: float | None = None
+    entropy_bound: float | None = None
     temperature: float = 0.0
     cfg_scale: float = 0.0
     confidence: str = "probability"
@@ -216,6 +223,9 @@ def resolve_settings(
     counts = [name for name in STEP_SETTINGS if name in parsed]
     if len(counts) > 1:
         raise SettingError(f"Settings {' and '.join(counts)} say the same thing in two ways: give only one of them.")
+    bars = [name for name in ("factor", "threshold") if name in parsed]
+    if "entropy_bound" in parsed and bars:
+        raise SettingError(f"Settings entropy_bound and {bars[0]} are two rules for one choice: give only one of them.")
     values: dict[str, Any] = dict(declared)
     values.update({setting.name: declared.get(setting.name) for setting in own})
     values.update({name: value for name, value in (defaults or {}).items() if name in values})
@@ -228,10 +238,12 @@ def resolve_settings(
         for name in STEP_SETTINGS:
             if name in values and name not in counts:
                 values[name] = None
+    if values.get("entropy_bound") is not None and sources.get("confidence") == "default":
+        values["confidence"] = "entropy"
     overridden = []
     if values.get("factor") is not None:
         overridden = [n for n in ("threshold", *STEP_SETTINGS) if values.get(n) is not None and sources[n] != "default"]
-    elif values.get("threshold") is not None:
+    elif values.get("threshold") is not None or values.get("entropy_bound") is not None:
         overridden = [n for n in STEP_SETTINGS if values.get(n) is not None and sources[n] != "default"]
     own_names = {setting.name for setting in own}
     core = {name: value for name, value in values.items() if name not in own_names}

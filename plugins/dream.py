@@ -31,7 +31,7 @@ def make_recipe(settings, traits):
             return recipe
         commit = ThresholdWithinQuota(settings.threshold)
         return dataclasses.replace(recipe, commit=commit, schedule=dataclasses.replace(schedule, carry=True))
-    if settings.factor is not None or settings.steps is None:
+    if settings.factor is not None or settings.entropy_bound is not None or settings.steps is None:
         return recipe
     if settings.confidence == "random":
         return dataclasses.replace(recipe, commit=Reveal(), schedule=dataclasses.replace(schedule, law="chance"))

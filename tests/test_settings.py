@@ -92,6 +92,17 @@ def test_two_counts_of_steps_are_refused():
     )
 
 
+def test_an_entropy_bound_ranks_by_entropy_unless_asked_otherwise():
+    declared = {**DECLARED, "entropy_bound": None, "confidence": "probability"}
+    assert resolve({"entropy_bound": 0.5}, declared=declared).settings.confidence == "entropy"
+    asked = resolve({"entropy_bound": 0.5, "confidence": "margin", "steps": 8}, declared=declared)
+    assert (asked.settings.confidence, asked.overridden) == ("margin", ("steps",))
+    assert resolve({}, declared=declared).settings.confidence == "probability"
+    assert refused({"entropy_bound": 0.5, "threshold": 0.9}, declared=declared) == (
+        "Settings entropy_bound and threshold are two rules for one choice: give only one of them."
+    )
+
+
 def test_resolved_settings_are_those_that_the_backend_declares_and_no_others():
     assert resolve().as_dict() == DECLARED
 

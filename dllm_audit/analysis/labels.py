@@ -11,6 +11,7 @@ from dllm_audit.analysis.references import is_one_token_per_step
 _NAMED = {
     "threshold": "threshold {}",
     "factor": "factor {}",
+    "entropy_bound": "entropy bound {}",
     "tokens_per_step": "{} tokens/step",
     "steps": "{} steps",
     "steps_per_block": "{} steps/block",

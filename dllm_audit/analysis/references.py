@@ -49,7 +49,7 @@ def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
 def is_one_token_per_step(run: Run) -> bool:
     """Whether a diffusion run commits exactly one token in each of its steps."""
     settings = run["settings"]
-    if settings.get("threshold") is not None or settings.get("factor") is not None:
+    if any(settings.get(name) is not None for name in ("threshold", "factor", "entropy_bound")):
         return False
     k, steps, per_block = (settings.get(name) for name in ("tokens_per_step", "steps", "steps_per_block"))
     if k is not None:

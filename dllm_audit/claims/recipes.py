@@ -14,7 +14,7 @@ from dllm_audit.settings import STEP_SETTINGS
 Run = Mapping[str, Any]
 
 #: Settings that say how much a step commits: they are compared by what they come to.
-_SCHEDULE = (*STEP_SETTINGS, "threshold", "factor")
+_SCHEDULE = (*STEP_SETTINGS, "threshold", "factor", "entropy_bound")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def fits(run: Run, side: Side) -> bool:
 
 def schedule(settings: Mapping[str, Any]) -> tuple[str, float]:
     """What a step commits: all above a threshold, by a factor, or so many tokens. Factor > threshold > number."""
-    for name in ("factor", "threshold"):
+    for name in ("factor", "threshold", "entropy_bound"):
         if settings.get(name) is not None:
             return name, float(settings[name])
     length, block = settings.get("gen_length"), settings.get("block_length")
@@ -153,18 +153,23 @@ class Command:
         return shlex.join(["dllm-audit", *self.arguments, "--db", str(database)])
 
 
-def commands(recipe: Recipe, sides: Sides, limit: int | None = None) -> list[Command]:
-    """What makes the runs: one command where both sides share their settings. `limit` takes the place of the recipe's."""
+def commands(recipe: Recipe, sides: Sides, limit: int | None = None, repeats: int | None = None) -> list[Command]:
+    """What makes the runs: one command where both sides share their settings.
+
+    `limit` takes the place of the recipe's; `repeats`: runs of each side, one without it.
+    """
     candidate, reference = sides.candidate, sides.reference
     if reference is None:
-        return [Command(_arguments(candidate, recipe, limit), (candidate,))]
+        return [Command(_arguments(candidate, recipe, limit, repeats), (candidate,))]
     if reference.inherited:
         both = ("--baseline", reference.backend, "--baseline-model", reference.model)
-        return [Command(_arguments(candidate, recipe, limit, both), (candidate, reference))]
-    return [Command(_arguments(side, recipe, limit), (side,)) for side in (candidate, reference)]
+        return [Command(_arguments(candidate, recipe, limit, repeats, both), (candidate, reference))]
+    return [Command(_arguments(side, recipe, limit, repeats), (side,)) for side in (candidate, reference)]
 
 
-def _arguments(side: Side, recipe: Recipe, limit: int | None, more: Sequence[str] = ()) -> tuple[str, ...]:
+def _arguments(
+    side: Side, recipe: Recipe, limit: int | None, repeats: int | None, more: Sequence[str] = ()
+) -> tuple[str, ...]:
     arguments = ["run", "--backend", side.backend, "--model", side.model, *more, "--task", side.task]
     limit = limit or recipe.limit
     if limit is not None:
@@ -173,6 +178,8 @@ def _arguments(side: Side, recipe: Recipe, limit: int | None, more: Sequence[str
         arguments += ["--num-fewshot", str(side.num_fewshot)]
     if side.concurrency != 1:
         arguments += ["--concurrency", str(side.concurrency)]
+    if repeats is not None:
+        arguments += ["--repeats", str(repeats)]
     for name, value in side.settings.items():
         arguments += _option(name, value)
     return tuple(arguments)

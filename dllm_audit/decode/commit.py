@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: Confidences that lie between 0 and 1.
+_IN_0_TO_1 = ("probability", "margin")
+
+
 class CommitPolicy(Protocol):
-    """`needs_probability`: its bar is a probability, so the confidence must lie in 0..1."""
+    """`confidences`: the confidences whose scale its bar is on; empty where only their order matters."""
 
     @property
-    def needs_probability(self) -> bool: ...
+    def confidences(self) -> tuple[str, ...]: ...
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor: ...
 
@@ -40,7 +44,7 @@ def _most_confident(confidence: Tensor) -> Tensor:
 class FixedK:
     """Commit the `quota` most confident candidates: the schedule of LLaDA (arXiv 2502.09992, algorithm 5)."""
 
-    needs_probability: bool = False
+    confidences: tuple[str, ...] = ()
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
         order = confidence.argsort(dim=1, descending=True, stable=True)
@@ -56,7 +60,7 @@ class Threshold:
     """
 
     threshold: float
-    needs_probability: bool = True
+    confidences: tuple[str, ...] = _IN_0_TO_1
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
         return (confidence >= self.threshold) | _most_confident(confidence)
@@ -72,7 +76,7 @@ class Factor:
 
     factor: float
     compat: bool = False
-    needs_probability: bool = True
+    confidences: tuple[str, ...] = _IN_0_TO_1
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
         import torch
@@ -93,6 +97,28 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class EntropyBound:
+    """Commit the n surest candidates, n being the largest whose entropies, all but the highest added up, stay within `bound`.
+
+    The sum (in nats) bounds what the tokens committed together can depend on each other; 0 still commits the surest, and
+    whatever is certain. Source: EB-Sampler, arXiv 2505.24857, section 4, with the entropy itself as the order.
+    """
+
+    bound: float
+    confidences: tuple[str, ...] = ("entropy",)
+
+    def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        import torch
+
+        ordered, order = confidence.sort(dim=1, descending=True, stable=True)
+        # What stands before each candidate in the order.
+        before = torch.zeros_like(ordered)
+        before[:, 1:] = -ordered.cumsum(dim=1)[:, :-1]
+        count = (before <= self.bound).long().cumprod(dim=1).sum(dim=1)
+        return (order.argsort(dim=1) < count[:, None]) & (confidence > float("-inf"))
+
+
+@dataclass(frozen=True)
 class ThresholdWithinQuota:
     """Of the `quota` most confident candidates, commit the first and those that reach `threshold`.
 
@@ -100,7 +126,7 @@ class ThresholdWithinQuota:
     """
 
     threshold: float
-    needs_probability: bool = True
+    confidences: tuple[str, ...] = _IN_0_TO_1
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
         return FixedK().select(confidence, quota) & Threshold(self.threshold).select(confidence, quota)
@@ -114,7 +140,7 @@ class Reveal:
     the sampler of masked diffusion (MDLM, arXiv 2406.07524).
     """
 
-    needs_probability: bool = False
+    confidences: tuple[str, ...] = ()
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
         return (confidence > float("-inf")) & (confidence < quota[:, None])

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dllm_audit.decode.cache import BlockExactCache, CachePolicy, DualCache, NoCache, PrefixCache
-from dllm_audit.decode.commit import CommitPolicy, Factor, FixedK, Threshold
+from dllm_audit.decode.commit import CommitPolicy, EntropyBound, Factor, FixedK, Threshold
 from dllm_audit.decode.order import Blocks, Span
 from dllm_audit.decode.score import Score
 from dllm_audit.errors import SettingError
@@ -139,7 +139,12 @@ class Recipe:
     bounded: bool = False
 
     def __post_init__(self) -> None:
-        if self.commit.needs_probability and self.score.confidence not in ("probability", "margin"):
+        if self.commit.confidences and self.score.confidence not in self.commit.confidences:
+            if isinstance(self.commit, EntropyBound):
+                raise SettingError(
+                    f"entropy_bound adds up entropies, and confidence={self.score.confidence} gives none. "
+                    "Use confidence=entropy, or leave it out."
+                )
             raise SettingError(
                 f"A threshold or factor needs a confidence between 0 and 1, and confidence={self.score.confidence} is not. "
                 "Use confidence=probability or margin, or drop the threshold."
@@ -161,6 +166,8 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         )
     if settings.compat and traits.shift:
         cache = _as_fast_dllm_runs_dream(settings, cache)
+    if settings.compat and settings.entropy_bound is not None:
+        raise SettingError(f"compat={settings.compat} has no entropy bound: leave out one of the two.")
     if settings.compat and settings.tokens_per_step is not None:
         raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
     if settings.compat and settings.block_length and settings.gen_length % settings.block_length:
@@ -183,6 +190,8 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         commit = Factor(settings.factor, compat=fast_dllm)
     elif settings.threshold is not None:
         commit = Threshold(settings.threshold)
+    elif settings.entropy_bound is not None:
+        commit = EntropyBound(settings.entropy_bound)
     else:
         commit = FixedK()
     aligned = "absolute" if isinstance(cache, BlockExactCache) else "prompt"

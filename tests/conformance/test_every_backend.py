@@ -58,6 +58,8 @@ RULES = [
     {"threshold": 0.0},
     {"threshold": 1.0},
     {"factor": 2.0},
+    {"entropy_bound": 0.0},
+    {"entropy_bound": 3.0},
     {"confidence": "margin"},
     {"confidence": "entropy"},
     {"confidence": "random"},

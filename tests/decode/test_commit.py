@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dllm_audit import Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
+from dllm_audit import EntropyBound, Factor, FixedK, Reveal, Threshold, ThresholdWithinQuota
 
 NONE = -math.inf
 
@@ -70,6 +70,20 @@ def test_factor_is_strict_in_the_paper_and_inclusive_in_the_program():
     rows = [[1.0, 1.0, 0.75, 0.1, 0.1]]
     assert select(Factor(1.0), rows) == [[1, 1, 0, 0, 0]]
     assert select(Factor(1.0, compat=True), rows) == [[1, 1, 1, 0, 0]]
+
+
+def test_an_entropy_bound_commits_the_surest_while_all_but_the_highest_entropy_add_up_to_at_most_it():
+    # entropies .1 .2 .4 .5 in order: sums without the highest are 0, .1, .3, .7
+    rows = [[-0.5, -0.1, NONE, -0.4, -0.2]]
+    assert select(EntropyBound(0.0), rows) == [[0, 1, 0, 0, 0]]
+    assert select(EntropyBound(0.1), rows) == [[0, 1, 0, 0, 1]]
+    assert select(EntropyBound(0.5), rows) == [[0, 1, 0, 1, 1]]
+    assert select(EntropyBound(0.8), rows) == [[1, 1, 0, 1, 1]]
+
+
+def test_an_entropy_bound_of_zero_commits_everything_that_is_certain_and_one_more():
+    assert select(EntropyBound(0.0), [[0.0, -0.3, 0.0, -0.2]]) == [[1, 0, 1, 1]]
+    assert select(EntropyBound(5.0), [[NONE, NONE]]) == [[0, 0]]
 
 
 def test_the_program_commits_the_last_candidate_too_when_it_is_the_only_one_that_failed():

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from dllm_audit import (
     BlockExactCache,
     DualCache,
+    EntropyBound,
     Factor,
     FixedK,
     NoCache,
@@ -209,6 +210,16 @@ def test_a_bar_needs_a_confidence_between_0_and_1(confidence, bar):
     assert refused(confidence=confidence, **bar) == (
         f"A threshold or factor needs a confidence between 0 and 1, and confidence={confidence} is not. "
         "Use confidence=probability or margin, or drop the threshold."
+    )
+
+
+def test_an_entropy_bound_needs_entropies():
+    assert recipe(entropy_bound=0.5, confidence="entropy").commit == EntropyBound(0.5)
+    assert refused(entropy_bound=0.5, confidence="probability") == (
+        "entropy_bound adds up entropies, and confidence=probability gives none. Use confidence=entropy, or leave it out."
+    )
+    assert refused(entropy_bound=0.5, confidence="entropy", compat="llada") == (
+        "compat=llada has no entropy bound: leave out one of the two."
     )
 
 
