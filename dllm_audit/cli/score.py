@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,24 +15,12 @@ from dllm_audit.cli.options import check_engine, engine_options, json_option
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
 from dllm_audit.cli.terminal import say_json
 from dllm_audit.errors import RequestError
-from dllm_audit.records import Failure
+from dllm_audit.records import Failure, Question, ScoredAnswer
 
 if TYPE_CHECKING:
-    from dllm_audit.decode.likelihood import Likelihood
-    from dllm_audit.models.loading import LoadedModel
+    from dllm_audit.decode.questions import QuestionSession
 
 _FIELDS = ("id", "prompt", "prompt_ids", "answer", "answer_ids")
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A prompt and an answer, each as text or as ids."""
-
-    prompt: str | None
-    prompt_ids: tuple[int, ...] | None
-    answer: str | None
-    answer_ids: tuple[int, ...] | None
-    key: str
 
 
 @click.command(
@@ -82,16 +69,17 @@ def command(
     check_engine(engine)
     from dllm_audit.cli.opening import load_source
     from dllm_audit.decode.likelihood import LikelihoodSettings, check_model
+    from dllm_audit.decode.questions import QuestionSession
     from dllm_audit.models.loading import find_model
 
     settings = LikelihoodSettings(samples, exact, compat, cfg_scale, batch_size, mask_token_id)
     source = find_model(model, installed().families)
     check_model(source.traits, settings)
     asked = list(read_requests(requests, _question))
-    loaded = load_source(source, device, dtype)
+    session = QuestionSession(load_source(source, device, dtype), settings, seed)
     failed = 0
     for id, question in asked:
-        result = question if isinstance(question, Failure) else _score(loaded, question, settings, seed)
+        result = question if isinstance(question, Failure) else _score(session, question)
         failed += isinstance(result, Failure)
         if as_json:
             say_json(_facts(id, result))
@@ -103,7 +91,7 @@ def command(
         sys.exit(3)
 
 
-def _question(fields: dict[str, Any]) -> _Question:
+def _question(fields: dict[str, Any]) -> Question:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise RequestError(f"unknown field {unknown[0]!r} (known: {', '.join(_FIELDS)})")
@@ -113,39 +101,23 @@ def _question(fields: dict[str, Any]) -> _Question:
             raise RequestError(f"it needs exactly one of {name} and {name}_ids")
     if ("prompt" in fields) != ("answer" in fields):
         raise RequestError("prompt and answer are not both text or both ids")
-    return _Question(
-        text_of(fields, "prompt"),
-        ids_of(fields, "prompt_ids"),
-        text_of(fields, "answer"),
-        ids_of(fields, "answer_ids"),
-        json.dumps([fields.get(name) for name in _FIELDS[1:]]),
+    return Question(
+        id="",
+        prompt=text_of(fields, "prompt"),
+        prompt_ids=ids_of(fields, "prompt_ids"),
+        answer=text_of(fields, "answer"),
+        answer_ids=ids_of(fields, "answer_ids"),
+        key=json.dumps([fields.get(name) for name in _FIELDS[1:]]),
     )
 
 
-def _score(model: LoadedModel, question: _Question, settings: Any, seed: int) -> Likelihood | Failure:
-    from dllm_audit.decode.likelihood import score_answer
-    from dllm_audit.decode.loop import seed_of
-
-    try:
-        prompt_ids, answer_ids = _ids(model, question)
-        return score_answer(model, prompt_ids, answer_ids, settings, seed_of(seed, question.key))
-    except RequestError as error:
-        return Failure("", type(error).__name__, str(error))
+def _score(session: QuestionSession, question: Question) -> ScoredAnswer | Failure:
+    found: list[ScoredAnswer | Failure] = []
+    session.score([question], found.append)
+    return found[0]
 
 
-def _ids(model: LoadedModel, question: _Question) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Token ids of prompt and answer. Texts are tokenised together, spaces between them belonging to the answer."""
-    if question.prompt is None or question.answer is None:
-        return question.prompt_ids or (), question.answer_ids or ()
-    from dllm_audit.decode.session import encode_text
-
-    prompt = question.prompt.rstrip()
-    whole = encode_text(model, question.prompt + question.answer)
-    before = encode_text(model, prompt)
-    return before, whole[len(before) :]
-
-
-def _facts(id: Any, result: Likelihood | Failure) -> dict[str, Any]:
+def _facts(id: Any, result: ScoredAnswer | Failure) -> dict[str, Any]:
     if isinstance(result, Failure):
         return {"id": id, "error": {"type": result.type, "message": result.message}}
     return {
@@ -158,7 +130,7 @@ def _facts(id: Any, result: Likelihood | Failure) -> dict[str, Any]:
     }
 
 
-def _words(id: str, result: Likelihood | Failure) -> str:
+def _words(id: str, result: ScoredAnswer | Failure) -> str:
     if isinstance(result, Failure):
         return f"{id}: {one_line(result.message, 2000)}"
     how = "exact" if result.exact else f"± {result.standard_error:.4f} from {result.samples} samples"

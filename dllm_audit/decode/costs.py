@@ -64,13 +64,13 @@ class _Trial:
         tokens = torch.randint(0, model.traits.vocab_size, canvas.tokens.shape, generator=generator)
         canvas.tokens.copy_(tokens)
         attention = "full"
-        if shape.kind == "prefill":
-            attention = "causal" if model.traits.attention == "causal" else "block"
+        if shape.kind in ("prefill", "score"):
+            attention = {"causal": "causal", "block": "block"}.get(model.traits.attention, "full")
         window = Window(shape.kind, visible - shape.width, visible, visible, attention=attention)
         self.windows = [window] * shape.rows
         self.slots = list(range(shape.rows))
         # Keys and values are written by every window but one that holds all it sees of a decoder without a cache.
-        cached = not (shape.kind == "denoise" and shape.width == visible)
+        cached = not (shape.kind in ("denoise", "score") and shape.width == visible)
         self.windows = [replace(window, cached=cached) for window in self.windows]
         self.runner = ForwardRunner(model, canvas, cached)
         decided = round(shape.decided / shape.count)

@@ -4,15 +4,18 @@ An autoregressive model states log p(answer | prompt) in one forward. A masked-d
 expectation over masked copies of the answer (LLaDA, arXiv 2502.09992, section 2.4): mask l of its L tokens, l uniform in
 1..L and the positions uniform among those of that number, add up the log-probabilities of the masked tokens, times L/l.
 Block diffusion adds up such bounds, each block's given the blocks before it (BD3-LM, arXiv 2503.09573, section 3).
+
+What one answer needs is a generator that asks for forwards and is told what came out of them, so that answers of several
+requests share forwards (`ScoringEngine`) and no value depends on who they are shared with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,7 +26,7 @@ from dllm_audit.decode.state import Canvas
 from dllm_audit.errors import ModelError, RequestError, UsageError
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Tensor
 
     from dllm_audit.models.loading import LoadedModel
     from dllm_audit.models.traits import ModelTraits
@@ -43,7 +46,7 @@ class LikelihoodSettings:
     done wherever it costs no more than the samples.
     compat "llada": the mask counts of ML-GSAI/LLaDA b7e6c35, get_log_likelihood.py, which are not uniform for most
     lengths: its expectation is another one, so its estimate is biased. Its samples are not independent within a batch.
-    cfg_scale: classifier-free guidance with the prompt hidden. batch_size: masked copies per forward.
+    cfg_scale: classifier-free guidance with the prompt hidden. batch_size: masked copies of one answer per forward.
     mask_token_id: default the model's.
     """
 
@@ -59,6 +62,10 @@ class LikelihoodSettings:
             raise UsageError(f"samples={self.samples}: a standard error needs two or more.")
         if self.batch_size < 1:
             raise UsageError(f"batch_size={self.batch_size}: at least one sequence must be in a forward.")
+        if self.compat not in (None, "llada"):
+            raise UsageError(
+                f"compat={self.compat} reproduces a way of decoding text. For log-likelihoods there is compat=llada."
+            )
         if self.exact:
             return
         if self.compat == "llada" and self.samples % self.batch_size:
@@ -76,15 +83,15 @@ class LikelihoodSettings:
 class Likelihood:
     """loglikelihood: in nats, of all answer tokens together. standard_error: of the estimate; 0 when `exact`.
 
-    samples: sequences that were run for it. is_greedy: whether decoding one token at a time, the surest first, gives
-    exactly this answer.
+    samples: masked copies that it rests on. is_greedy: whether decoding one token at a time, the surest first, gives
+    exactly this answer; None where that was not asked.
     """
 
     loglikelihood: float
     standard_error: float
     samples: int
     exact: bool
-    is_greedy: bool
+    is_greedy: bool | None
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,37 @@ class Fill:
 
     order: tuple[tuple[int, int, float], ...]
     matches: bool
+
+
+class Ask(NamedTuple):
+    """Sequences of one length to be run, and what to read of them. All on the host.
+
+    tokens: int64 [n, W]; given: leading columns that are prompt.
+    row, column, target: int64 [M]: the logits of sequence `row` at `column` predict token `target`.
+    proposes: ask what greedy decoding would commit there instead of how likely the targets are.
+    """
+
+    tokens: Tensor
+    given: int
+    row: Tensor
+    column: Tensor
+    target: Tensor
+    proposes: bool = False
+
+
+class Reply(NamedTuple):
+    """What came out at each position that was read, on the host: [M] each.
+
+    token: int64, the likeliest, or where proposals were asked for the likeliest that greedy decoding may commit.
+    value: float64, the log-probability of the target, or the probability of that proposal.
+    """
+
+    token: Tensor
+    value: Tensor
+
+
+#: Asks for forwards and is told what came out, each time in the same order; ends with the likelihood.
+Steps = Generator[list[Ask], list[Reply], Likelihood]
 
 
 def score_answer(
@@ -111,23 +149,9 @@ def score_answer(
     Raises RequestError for an answer that cannot be scored, ModelError for a model that cannot score.
     """
     check_model(model.traits, settings)
-    _check(model, prompt_ids, answer_ids)
-    with torch.inference_mode():
-        if model.traits.attention == "causal":
-            return _autoregressive(model, prompt_ids, answer_ids)
-        generator = torch.Generator().manual_seed(seed)
-        parts = [
-            _Part(model, prompt, part, settings, generator) for prompt, part in _parts(model, prompt_ids, answer_ids)
-        ]
-        estimates = [part.estimate() for part in parts]
-        greedy = all(part.fill().matches for part in parts)
-    return Likelihood(
-        sum(e.loglikelihood for e in estimates),
-        math.sqrt(sum(e.standard_error**2 for e in estimates)),
-        sum(e.samples for e in estimates),
-        all(e.exact for e in estimates),
-        greedy,
-    )
+    check_answer(model.traits, prompt_ids, answer_ids, settings)
+    engine = ScoringEngine(model, settings, rows_of(model.traits, settings), len(prompt_ids) + len(answer_ids) + 1)
+    return drive(answer_steps(model.traits, prompt_ids, answer_ids, settings, seed), engine.run)
 
 
 def suffix_greedy(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Fill:
@@ -137,9 +161,30 @@ def suffix_greedy(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Seq
     """
     settings = LikelihoodSettings()
     check_model(model.traits, settings)
-    _check(model, prompt_ids, answer_ids)
+    check_answer(model.traits, prompt_ids, answer_ids, settings)
+    engine = ScoringEngine(model, settings, 1, len(prompt_ids) + len(answer_ids))
+    filling = _Filling(_Part(model.traits, prompt_ids, answer_ids, settings))
     with torch.inference_mode():
-        return _Part(model, prompt_ids, answer_ids, settings, torch.Generator()).fill()
+        while filling.goes_on:
+            filling.tell(*engine.run([filling.ask()]))
+    return filling.fill
+
+
+def drive(steps: Steps, run: Callable[[list[Ask]], list[Reply]]) -> Likelihood:
+    """Run what `steps` asks for, alone, to its end. run: makes the replies to what is asked for together."""
+    with torch.inference_mode():
+        try:
+            asks = next(steps)
+            while True:
+                asks = steps.send(run(asks))
+        except StopIteration as end:
+            found: Likelihood = end.value
+            return found
+
+
+def rows_of(traits: ModelTraits, settings: LikelihoodSettings) -> int:
+    """The most sequences that one answer brings into a forward."""
+    return 1 if traits.attention == "causal" else settings.batch_size
 
 
 def check_model(traits: ModelTraits, settings: LikelihoodSettings) -> None:
@@ -160,63 +205,139 @@ def check_model(traits: ModelTraits, settings: LikelihoodSettings) -> None:
         raise ModelError(f"mask_token_id={mask} is outside this model's vocabulary of {traits.vocab_size} tokens.")
 
 
-def _check(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> None:
-    traits = model.traits
+def check_answer(
+    traits: ModelTraits, prompt_ids: Sequence[int], answer_ids: Sequence[int], settings: LikelihoodSettings
+) -> None:
+    """Raise RequestError where `answer_ids` after `prompt_ids` cannot be scored: empty, too long, an unknown id."""
     if not answer_ids:
         raise RequestError("The answer is empty, so there is nothing to score.")
     bad = next((i for i in (*prompt_ids, *answer_ids) if not 0 <= i < traits.vocab_size), None)
     if bad is not None:
         raise RequestError(f"Token id {bad} is outside this model's vocabulary of {traits.vocab_size}.")
-    length = len(prompt_ids) + len(answer_ids)
+    if traits.attention == "causal" and not prompt_ids and start_id(traits) is None:
+        raise RequestError(
+            "The prompt is empty, and this model predicts a token from the one before it. Give at least one."
+        )
+    length = width_of(traits, prompt_ids, answer_ids)
     if length > traits.max_positions:
         raise RequestError(
             f"The prompt of {len(prompt_ids)} tokens and the answer of {len(answer_ids)} are {length} positions, but the "
             f"model was made for {traits.max_positions}. Shorten the prompt."
         )
-    if traits.attention == "causal" and not prompt_ids and traits.bos_token_id is None:
+    longest = max(len(scored) for _, scored in _parts(traits, prompt_ids, answer_ids))
+    if settings.exact and longest > LONGEST_EXACT and traits.attention != "causal":
         raise RequestError(
-            "The prompt is empty, and this model predicts a token from the one before it. Give at least one."
+            f"An answer of {longest} tokens has {2**longest - 1:,} masked copies, and exact enumeration ends at "
+            f"{LONGEST_EXACT} tokens. Leave --exact out to sample them."
         )
 
 
-def _autoregressive(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Likelihood:
-    # _check has refused an empty prompt for a model that has no such id.
-    before = list(prompt_ids) or [model.traits.bos_token_id or 0]
-    fed = [*before, *answer_ids[:-1]]
-    canvas = Canvas.empty(1, len(fed), model.device)
-    canvas.tokens[0, : len(fed)] = torch.tensor(fed, device=model.device)
-    runner = ForwardRunner(model, canvas, cached=False)
-    window = Window("denoise", 0, len(fed), len(fed), attention="causal", cached=False)
-    hidden = runner.run([0], [window])
-    index = torch.arange(len(before) - 1, len(fed), device=model.device)
-    target = torch.tensor(list(answer_ids), device=model.device)
+def start_id(traits: ModelTraits) -> int | None:
+    """What stands before a text that has no prompt: begin-of-text, or for a model that needs something, end-of-text.
 
-    def logits(chosen: slice) -> Tensor:
-        return runner.logits(hidden, torch.zeros_like(index[chosen]), index[chosen], 0.0)
-
-    logp, likeliest = _of_targets(logits, target)
-    return Likelihood(float(logp.sum()), 0.0, 1, True, bool((likeliest == target).all()))
+    So does lm-eval, whose values are to be compared with.
+    """
+    if traits.bos_token_id is not None or traits.attention != "causal":
+        return traits.bos_token_id
+    return next(iter(traits.end_token_ids), None)
 
 
-def _of_targets(logits_at: Callable[[slice], Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
-    """(log-probability of each target, float64 on the host; likeliest token), both [N], a part of the positions at a time."""
-    logp, likeliest = [], []
-    for start in range(0, len(target), _HEAD_POSITIONS):
-        chosen = slice(start, start + _HEAD_POSITIONS)
-        logits = logits_at(chosen).float()
-        picked = logits.gather(1, target[chosen][:, None]).squeeze(1)
-        # Summed on the host: not every device has float64.
-        logp.append((picked - logits.logsumexp(dim=1)).cpu().double())
-        likeliest.append(logits.argmax(dim=1))
-    return torch.cat(logp), torch.cat(likeliest)
+def width_of(traits: ModelTraits, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> int:
+    """Positions that are fed to the model. The last token of an autoregressive answer is predicted and never fed."""
+    if traits.attention == "causal":
+        return max(len(prompt_ids), 1) + len(answer_ids) - 1
+    return len(prompt_ids) + len(answer_ids)
+
+
+def text_windows(traits: ModelTraits, ids: Sequence[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(what is known, what is scored) for a text that may be longer than the context; every token is scored once.
+
+    The first window begins with `start_id`, a later one with the token before it, and the last one with as much of the text
+    as fits: lm-eval's get_rolling_token_windows with a context of one token. A diffusion model feeds what it scores
+    too, so its windows are one token shorter.
+    """
+    first = start_id(traits)
+    before = () if first is None else (first,)
+    room = traits.max_positions + (traits.attention == "causal")
+    end = min(len(ids), room - len(before))
+    windows: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(before, tuple(ids[:end]))]
+    while end < len(ids):
+        scored = min(len(ids) - end, room - 1)
+        end += scored
+        windows.append((tuple(ids[end - room : end - scored]), tuple(ids[end - scored : end])))
+    return windows
+
+
+def text_steps(
+    traits: ModelTraits, windows: Sequence[tuple[Sequence[int], Sequence[int]]], settings: LikelihoodSettings, seed: int
+) -> Steps:
+    """What the log-likelihood of a text needs that lies in `windows`: their sum. Whether it is greedy is not asked."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for known, scored in windows:
+        found.append((yield from _steps(traits, known, scored, settings, generator, asks_greedy=False)))
+    return _sum(found, None)
+
+
+def answer_steps(
+    traits: ModelTraits,
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    settings: LikelihoodSettings,
+    seed: int,
+) -> Steps:
+    """What the log-likelihood of one answer needs. The draws depend on `seed` alone."""
+    generator = torch.Generator().manual_seed(seed)
+    return _steps(traits, prompt_ids, answer_ids, settings, generator, asks_greedy=True)
+
+
+def _steps(
+    traits: ModelTraits,
+    prompt_ids: Sequence[int],
+    answer_ids: Sequence[int],
+    settings: LikelihoodSettings,
+    generator: torch.Generator,
+    asks_greedy: bool,
+) -> Steps:
+    if traits.attention == "causal":
+        return (yield from _autoregressive(traits, prompt_ids, answer_ids))
+    greedy = True if asks_greedy else None
+    found = []
+    for known, scored in _parts(traits, prompt_ids, answer_ids):
+        part = _Part(traits, known, scored, settings)
+        likelihood = yield from part.steps(generator, _Filling(part) if greedy else None)
+        greedy = likelihood.is_greedy if greedy else greedy
+        found.append(likelihood)
+    return _sum(found, greedy)
+
+
+def _sum(parts: Sequence[Likelihood], greedy: bool | None) -> Likelihood:
+    """The likelihood of all parts together, each estimated independently."""
+    return Likelihood(
+        sum(part.loglikelihood for part in parts),
+        math.sqrt(sum(part.standard_error**2 for part in parts)),
+        sum(part.samples for part in parts),
+        all(part.exact for part in parts),
+        greedy,
+    )
+
+
+def _autoregressive(traits: ModelTraits, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Steps:
+    # check_answer has refused an empty prompt for a model that has no such id.
+    before = list(prompt_ids) or [start_id(traits) or 0]
+    fed = torch.tensor([[*before, *answer_ids[:-1]]])
+    column = torch.arange(len(before) - 1, fed.shape[1])
+    target = torch.tensor(list(answer_ids))
+    (reply,) = yield [Ask(fed, len(before), torch.zeros_like(column), column, target)]
+    return Likelihood(float(reply.value.sum()), 0.0, 1, True, bool((reply.token == target).all()))
 
 
 def _parts(
-    model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Sequence[int]
+    traits: ModelTraits, prompt_ids: Sequence[int], answer_ids: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """(what is known, what is scored): the whole answer, or for block diffusion what lies in each block of the grid."""
-    grid = model.traits.block_length
-    if model.traits.attention != "block" or grid is None:
+    grid = traits.block_length
+    if traits.attention != "block" or grid is None:
         yield prompt_ids, answer_ids
         return
     ids = [*prompt_ids, *answer_ids]
@@ -232,113 +353,200 @@ class _Part:
 
     def __init__(
         self,
-        model: LoadedModel,
+        traits: ModelTraits,
         prompt_ids: Sequence[int],
         answer_ids: Sequence[int],
         settings: LikelihoodSettings,
-        generator: Generator,
     ) -> None:
-        self.settings = settings
-        self.generator = generator
-        mask = model.traits.mask_token_id if settings.mask_token_id is None else settings.mask_token_id
+        mask = traits.mask_token_id if settings.mask_token_id is None else settings.mask_token_id
         assert mask is not None, "check_model refuses a model without"
+        self.settings = settings
         self.mask = mask
-        self.shift = model.traits.shift
+        self.shift = traits.shift
         self.start, self.length = len(prompt_ids), len(answer_ids)
-        end = self.start + self.length
-        rows = settings.batch_size
-        self.canvas = Canvas.empty(rows, end, model.device)
-        self.answer = torch.tensor(list(answer_ids), device=model.device)
-        self.canvas.tokens[:, : self.start] = torch.tensor(list(prompt_ids), dtype=torch.int64, device=model.device)
-        self.canvas.given[:, : self.start] = True
-        self.runner = ForwardRunner(model, self.canvas, cached=False)
-        attention = "block" if model.traits.attention == "block" else "full"
-        self.window = Window("denoise", 0, end, end, attention=attention, cached=False)
+        self.prompt = torch.tensor(list(prompt_ids), dtype=torch.int64)
+        self.answer = torch.tensor(list(answer_ids), dtype=torch.int64)
 
-    def _logits(self, masked: Tensor) -> tuple[Callable[[slice], Tensor], Tensor, Tensor]:
-        """One forward of copies with `masked`, bool [B, L], on the device.
-
-        Returns logits(slice of the masked positions), and row and index in the answer of every masked position.
-        """
-        rows = masked.shape[0]
-        self.canvas.tokens[:rows, self.start : self.start + self.length] = torch.where(masked, self.mask, self.answer)
-        guided = self.mask if self.settings.cfg_scale else None
-        hidden = self.runner.run(list(range(rows)), [self.window] * rows, guided)
-        row, at = masked.nonzero(as_tuple=True)
-        index = (at + self.start - self.shift).clamp_min_(0)
-        return (
-            lambda chosen: self.runner.logits(hidden, row[chosen], index[chosen], self.settings.cfg_scale),
-            row,
-            at,
+    def ask(self, masked: Tensor, proposes: bool = False) -> Ask:
+        """The forwards of copies with `masked`, bool [n, L], which read every masked position."""
+        tokens = torch.cat(
+            [self.prompt.expand(len(masked), -1), torch.where(masked, self.mask, self.answer)],
+            dim=1,
         )
+        row, at = masked.nonzero(as_tuple=True)
+        column = (at + self.start - self.shift).clamp_min_(0)
+        return Ask(tokens, self.start, row, column, self.answer[at], proposes)
 
-    def _sums(self, copies: Tensor) -> Tensor:
-        """Sum of the log-probabilities of the masked tokens of each copy, float64 [N]; copies: bool [N, L] on the host."""
-        sums = []
-        for batch in copies.split(self.settings.batch_size):
-            masked = batch.to(self.canvas.tokens.device)
-            logits, row, at = self._logits(masked)
-            logp, _ = _of_targets(logits, self.answer[at])
-            sums.append(torch.zeros(len(batch), dtype=torch.float64).index_add_(0, row.cpu(), logp))
-        return torch.cat(sums)
+    def steps(self, generator: torch.Generator, filling: _Filling | None) -> Steps:
+        """The likelihood of this part; the greedy check, where wanted, rides along with the masked copies."""
+        copies, exact, estimate = self._plan(generator)
+        # Equal draws are run once.
+        distinct, place = copies.unique(dim=0, return_inverse=True)
+        sums = torch.zeros(len(distinct), dtype=torch.float64)
+        done = 0
+        while done < len(distinct) or (filling and filling.goes_on):
+            fills = filling is not None and filling.goes_on
+            batch = distinct[done : done + self.settings.batch_size - fills]
+            asks = [self.ask(batch)] if len(batch) else []
+            if filling is not None and fills:
+                asks.append(filling.ask())
+            replies = yield asks
+            if filling is not None and fills:
+                filling.tell(replies[-1])
+            if len(batch):
+                sums[done : done + len(batch)].index_add_(0, asks[0].row, replies[0].value)
+            done += len(batch)
+        value, error = estimate(sums[place])
+        return Likelihood(value, error, len(copies), exact, filling.fill.matches if filling else None)
 
-    def estimate(self) -> Likelihood:
-        """The log-likelihood without the greedy check (`is_greedy` is False)."""
-        copies = 2**self.length - 1
-        if self.settings.exact and self.length > LONGEST_EXACT:
-            raise RequestError(
-                f"An answer of {self.length} tokens has {copies:,} masked copies, and exact enumeration ends at "
-                f"{LONGEST_EXACT} tokens. Leave --exact out to sample them."
-            )
-        if self.settings.exact or (copies <= self.settings.samples and self.settings.compat is None):
-            return Likelihood(self._enumerated(), 0.0, copies, True, False)
-        program = self.settings.compat == "llada"
-        counts = self._counts_of_the_program() if program else self._uniform_counts()
-        noise = torch.rand((len(counts), self.length), generator=self.generator)
-        masked = noise.argsort(dim=1).argsort(dim=1) < counts[:, None]
-        values = self._sums(masked) * (self.length / counts)
-        if program:
-            # Mask counts of a batch follow from one draw, so the batch is what is independent.
-            values = values.view(-1, self.settings.batch_size).mean(dim=1)
-        error = float(values.std()) / math.sqrt(len(values))
-        return Likelihood(float(values.mean()), error, len(counts), False, False)
+    def _plan(self, generator: torch.Generator) -> tuple[Tensor, bool, Callable[[Tensor], tuple[float, float]]]:
+        """(masked copies, bool [N, L]; whether they are all; what their sums, float64 [N], make: value and its error)."""
+        number = 2**self.length - 1
+        if self.settings.exact or (number <= self.settings.samples and self.settings.compat is None):
+            return self._every_copy()
+        return self._drawn_copies(generator)
 
-    def _enumerated(self) -> float:
-        weights = (
+    def _every_copy(self) -> tuple[Tensor, bool, Callable[[Tensor], tuple[float, float]]]:
+        law = (
             reference_law(self.length, self.settings.batch_size)
             if self.settings.compat == "llada"
             else [1 / self.length] * self.length
         )
-        total = 0.0
-        for count, weight in enumerate(weights, 1):
+        copies, weights = [], []
+        for count, weight in enumerate(law, 1):
             chosen = torch.tensor(list(combinations(range(self.length), count)))
-            masked = torch.zeros((len(chosen), self.length), dtype=torch.bool).scatter_(1, chosen, True)
-            total += weight * self.length / count * float(self._sums(masked).mean())
-        return total
+            copies.append(torch.zeros((len(chosen), self.length), dtype=torch.bool).scatter_(1, chosen, True))
+            weights += [weight * self.length / count / len(chosen)] * len(chosen)
+        each = torch.tensor(weights, dtype=torch.float64)
+        return torch.cat(copies), True, lambda sums: (float((sums * each).sum()), 0.0)
 
-    def _uniform_counts(self) -> Tensor:
-        return torch.randint(1, self.length + 1, (self.settings.samples,), generator=self.generator)
+    def _drawn_copies(self, generator: torch.Generator) -> tuple[Tensor, bool, Callable[[Tensor], tuple[float, float]]]:
+        program = self.settings.compat == "llada"
+        counts = self._counts_of_the_program(generator) if program else self._uniform_counts(generator)
+        noise = torch.rand((len(counts), self.length), generator=generator)
+        masked = noise.argsort(dim=1).argsort(dim=1) < counts[:, None]
 
-    def _counts_of_the_program(self) -> Tensor:
+        def estimate(sums: Tensor) -> tuple[float, float]:
+            values = sums * (self.length / counts)
+            if program:
+                # Mask counts of a batch follow from one draw, so the batch is what is independent.
+                values = values.view(-1, self.settings.batch_size).mean(dim=1)
+            return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+
+        return masked, False, estimate
+
+    def _uniform_counts(self, generator: torch.Generator) -> Tensor:
+        return torch.randint(1, self.length + 1, (self.settings.samples,), generator=generator)
+
+    def _counts_of_the_program(self, generator: torch.Generator) -> Tensor:
         batches = self.settings.samples // self.settings.batch_size
-        firsts = torch.randint(1, self.length + 1, (batches,), generator=self.generator).tolist()
+        firsts = torch.randint(1, self.length + 1, (batches,), generator=generator).tolist()
         return torch.cat([counts_from(first, self.length, self.settings.batch_size) for first in firsts])
 
+
+class _Filling:
+    """Greedy decoding of a part, one forward at a time, the surest position first, until a token differs from the answer."""
+
+    def __init__(self, part: _Part) -> None:
+        self.part = part
+        self.masked = torch.ones((1, part.length), dtype=torch.bool)
+        self.order: list[tuple[int, int, float]] = []
+        self.differs = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another forward is needed."""
+        return not self.differs and len(self.order) < self.part.length
+
+    @property
     def fill(self) -> Fill:
-        """Greedy decoding of this part, the surest position first, until a token differs from the answer."""
-        masked = torch.ones((1, self.length), dtype=torch.bool, device=self.answer.device)
-        score = Score(mask_token_id=self.mask)
-        order = []
-        for _ in range(self.length):
-            logits, _, at = self._logits(masked)
-            proposals = score(logits(slice(None)), [], [])
-            surest = int(proposals.confidence.argmax())
-            where, token = int(at[surest]), int(proposals.token[surest])
-            order.append((where, token, float(proposals.confidence[surest])))
-            if token != int(self.answer[where]):
-                return Fill(tuple(order), False)
-            masked[0, where] = False
-        return Fill(tuple(order), True)
+        return Fill(tuple(self.order), not self.differs)
+
+    def ask(self) -> Ask:
+        return self.part.ask(self.masked, proposes=True)
+
+    def tell(self, reply: Reply) -> None:
+        surest = int(reply.value.argmax())
+        where, token = int(self.masked[0].nonzero()[surest]), int(reply.token[surest])
+        self.order.append((where, token, float(reply.value[surest])))
+        self.differs = token != int(self.part.answer[where])
+        self.masked[0, where] = False
+
+
+class ScoringEngine:
+    """Runs what several answers ask for in one forward.
+
+    rows: the most sequences of a forward. length: the longest of them. What is asked for in one call must fit a forward:
+    under block-causal attention only sequences of one length do, see `one_width`.
+    """
+
+    def __init__(self, model: LoadedModel, settings: LikelihoodSettings, rows: int, length: int) -> None:
+        traits = model.traits
+        self.device = model.device
+        self.canvas = Canvas.empty(rows, length, model.device)
+        self.runner = ForwardRunner(model, self.canvas, cached=False)
+        self.attention = {"causal": "causal", "block": "block"}.get(traits.attention, "full")
+        self.cfg_scale = settings.cfg_scale
+        mask = traits.mask_token_id if settings.mask_token_id is None else settings.mask_token_id
+        self.guided = mask if settings.cfg_scale else None
+        self.greedy = Score(mask_token_id=mask)
+
+    @property
+    def one_width(self) -> bool:
+        """Whether the sequences of a forward must be equally long: what fills up a block is seen by the rest of it."""
+        return self.attention == "block"
+
+    def run(self, asks: Sequence[Ask]) -> list[Reply]:
+        """One forward of every sequence in `asks`, and what each of them reads."""
+        widths = [ask.tokens.shape[1] for ask in asks for _ in range(len(ask.tokens))]
+        tokens = torch.zeros((len(widths), max(widths)), dtype=torch.int64)
+        given = torch.zeros(tokens.shape, dtype=torch.bool)
+        starts = []
+        first = 0
+        for ask in asks:
+            starts.append(first)
+            last = first + len(ask.tokens)
+            tokens[first:last, : ask.tokens.shape[1]] = ask.tokens
+            given[first:last, : ask.given] = True
+            first = last
+        self.canvas.tokens[: len(widths), : tokens.shape[1]] = tokens.to(self.device)
+        self.canvas.given[: len(widths), : tokens.shape[1]] = given.to(self.device)
+        windows = [Window("score", 0, w, w, attention=self.attention, cached=False) for w in widths]
+        hidden = self.runner.run(list(range(len(widths))), windows, self.guided)
+
+        def read(chosen: Sequence[int], proposes: bool) -> Iterator[tuple[int, Reply]]:
+            if not chosen:
+                return
+            row = torch.cat([asks[n].row + starts[n] for n in chosen]).to(self.device)
+            column = torch.cat([asks[n].column for n in chosen]).to(self.device)
+            target = torch.cat([asks[n].target for n in chosen]).to(self.device)
+            token, value = [], []
+            for at in range(0, len(row), _HEAD_POSITIONS):
+                some = slice(at, at + _HEAD_POSITIONS)
+                logits = self.runner.logits(hidden, row[some], column[some], self.cfg_scale)
+                found = self._proposed(logits) if proposes else _of_targets(logits, target[some])
+                token.append(found.token)
+                value.append(found.value)
+            sizes = [len(asks[n].row) for n in chosen]
+            parts = zip(torch.cat(token).split(sizes), torch.cat(value).split(sizes), strict=True)
+            yield from zip(chosen, (Reply(*part) for part in parts), strict=True)
+
+        replies: dict[int, Reply] = {}
+        for proposes in (False, True):
+            replies |= read([n for n, ask in enumerate(asks) if ask.proposes == proposes], proposes)
+        return [replies[n] for n in range(len(asks))]
+
+    def _proposed(self, logits: Tensor) -> Reply:
+        proposals = self.greedy(logits, [], [])
+        return Reply(proposals.token.cpu(), proposals.confidence.cpu().double())
+
+
+def _of_targets(logits: Tensor, target: Tensor) -> Reply:
+    """The likeliest token and the log-probability of each target; the latter in float64 on the host, as it is summed."""
+    logits = logits.float()
+    picked = logits.gather(1, target[:, None]).squeeze(1)
+    # Not every device has float64.
+    return Reply(logits.argmax(dim=1).cpu(), (picked - logits.logsumexp(dim=1)).cpu().double())
 
 
 def counts_from(first: int, length: int, batch_size: int) -> Tensor:

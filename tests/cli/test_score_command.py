@@ -74,9 +74,10 @@ def test_a_value_comes_again_with_its_seed_and_not_with_another_whatever_lines_s
 def test_compat_and_guidance_change_what_is_estimated(score):
     plain, program, guided = (
         as_json(score([LINE], "--json", "--exact", *more))[1][0]["loglikelihood"]
-        for more in ([], ["--compat", "llada", "--batch-size", "6"], ["--cfg-scale", "1"])
+        for more in ([], ["--compat", "llada"], ["--cfg-scale", "1"])
     )
-    assert len({plain, program, guided}) == 3
+    # In batches of 16 an answer of eight tokens has an even number of masks three times as often as an odd one.
+    assert min(abs(plain - program), abs(plain - guided), abs(program - guided)) > 0.1
 
 
 def test_lines_that_cannot_be_scored_stand_in_their_place_and_the_others_go_on(score):

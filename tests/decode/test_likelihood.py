@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from small_models import GRID, MASK, generate, model_of
+from small_models import END, GRID, MASK, generate, model_of
 
 from dllm_audit import Request
 from dllm_audit.decode import likelihood
-from dllm_audit.decode.likelihood import LikelihoodSettings, check_model, reference_law, score_answer
+from dllm_audit.decode.likelihood import (
+    LikelihoodSettings,
+    ScoringEngine,
+    check_answer,
+    check_model,
+    reference_law,
+    score_answer,
+    start_id,
+    text_steps,
+    text_windows,
+)
 from dllm_audit.errors import ModelError, RequestError, UsageError
 
 PROMPT = (5, 17, 40, 33, 8, 21)
@@ -88,19 +99,40 @@ def test_what_greedy_decoding_answers_is_greedy_and_one_token_else_is_not(family
         assert not score(family, answer=changed).is_greedy
 
 
-def test_an_estimate_is_unbiased_and_its_standard_error_is_its_spread(monkeypatch):
+def replies_from(table):
+    """Replies without a model: copies of a seven-token answer have the sums of `table`, and nothing is greedy."""
+    place = 2 ** torch.arange(7)
+
+    def reply(ask):
+        sums = table[((ask.tokens[:, -7:] == MASK) * place).sum(1)]
+        # The first position of each copy holds its whole sum.
+        first = torch.cat([torch.ones(1, dtype=torch.bool), ask.row[1:] != ask.row[:-1]])
+        return likelihood.Reply(torch.zeros_like(ask.target), torch.where(first, sums[ask.row], 0.0))
+
+    return lambda asks: [reply(ask) for ask in asks]
+
+
+def test_an_estimate_is_unbiased_and_its_standard_error_is_its_spread():
     """300 estimates over a table of all masked copies of a seven-token answer."""
     answer = (11, 60, 7, 45, 29, 3, 88)
     model = model_of("dream")
-    copies = torch.tensor(list(itertools.product([False, True], repeat=7)))
-    place = 2 ** torch.arange(7)
-    table = torch.zeros(128, dtype=torch.float64)
+    copies = torch.tensor(list(itertools.product([False, True], repeat=7)))[1:]
+    part = likelihood._Part(model.traits, PROMPT, answer, LikelihoodSettings())
+    ask = part.ask(copies)
     with torch.inference_mode():
-        part = likelihood._Part(model, PROMPT, answer, LikelihoodSettings(), torch.Generator())
-        table[(copies[1:] * place).sum(1)] = part._sums(copies[1:])
-    monkeypatch.setattr(likelihood._Part, "_sums", lambda self, masked: table[(masked * place).sum(1)])
+        (reply,) = likelihood.ScoringEngine(model, LikelihoodSettings(), 127, 13).run([ask])
+    table = torch.zeros(128, dtype=torch.float64)
+    table[(copies * 2 ** torch.arange(7)).sum(1)] = torch.zeros(127, dtype=torch.float64).index_add_(
+        0, ask.row, reply.value
+    )
+
+    def value(seed, **settings):
+        found = likelihood.answer_steps(model.traits, PROMPT, answer, LikelihoodSettings(**settings), seed)
+        return likelihood.drive(found, replies_from(table))
+
     exact = score("dream", answer=answer, exact=True).loglikelihood
-    values = [score("dream", answer=answer, samples=64, seed=1000 + n) for n in range(300)]
+    assert value(0, exact=True).loglikelihood == pytest.approx(exact, abs=1e-3)
+    values = [value(1000 + n, samples=64) for n in range(300)]
     means = torch.tensor([value.loglikelihood for value in values])
     spread = float(means.std())
     assert not any(value.exact for value in values)
@@ -135,7 +167,6 @@ def test_the_programs_law_of_mask_counts_is_uniform_only_where_the_length_and_th
     [
         ("dream", PROMPT, (), "The answer is empty, so there is nothing to score."),
         ("dream", PROMPT, (97,), "Token id 97 is outside this model's vocabulary of 97."),
-        ("llama", (), (5,), "The prompt is empty, and this model predicts a token from the one before it."),
         ("dream", (5,) * 2000, (5,) * 50, "are 2050 positions, but the model was made for 2048."),
     ],
 )
@@ -143,6 +174,55 @@ def test_an_answer_that_cannot_be_scored_is_refused_with_a_sentence(family, prom
     with pytest.raises(RequestError) as error:
         score(family, prompt, answer)
     assert said in str(error.value)
+
+
+def test_an_autoregressive_answer_without_a_prompt_follows_the_begin_or_else_the_end_of_text():
+    """As in lm-eval; a model that has neither is refused."""
+    traits = model_of("llama").traits
+    assert (traits.bos_token_id, traits.end_token_ids) == (None, (END,))
+    assert score("llama", prompt=()).loglikelihood == score("llama", prompt=(END,)).loglikelihood
+    assert start_id(replace(traits, bos_token_id=7)) == 7
+    with pytest.raises(RequestError, match=r"^The prompt is empty, and this model predicts"):
+        check_answer(replace(traits, end_token_ids=()), (), (5,), LikelihoodSettings())
+
+
+def test_the_last_token_of_an_autoregressive_answer_takes_no_room():
+    """2048 positions hold a prompt of 2000 and 49 tokens of answer, for the last of them is never fed."""
+    check_answer(model_of("llama").traits, (5,) * 2000, (5,) * 49, LikelihoodSettings())
+    with pytest.raises(RequestError, match="are 2049 positions, but the model was made for 2048"):
+        check_answer(model_of("llama").traits, (5,) * 2000, (5,) * 50, LikelihoodSettings())
+
+
+def test_a_text_longer_than_the_context_lies_in_windows_that_score_each_of_its_tokens_once():
+    """Four positions: those of lm-eval's own example, and one token less each where what is scored is fed too."""
+    causal = replace(model_of("llama").traits, max_positions=4)
+    assert text_windows(causal, tuple(range(10, 20))) == [
+        ((END,), (10, 11, 12, 13)),
+        ((13,), (14, 15, 16, 17)),
+        ((15, 16, 17), (18, 19)),
+    ]
+    assert text_windows(causal, (10, 11)) == [((END,), (10, 11))]
+    diffusion = replace(model_of("dream").traits, max_positions=4)
+    assert text_windows(diffusion, tuple(range(10, 18))) == [
+        ((), (10, 11, 12, 13)),
+        ((13,), (14, 15, 16)),
+        ((14, 15, 16), (17,)),
+    ]
+    assert text_windows(replace(diffusion, bos_token_id=7), (10, 11, 12, 13)) == [
+        ((7,), (10, 11, 12)),
+        ((10, 11, 12), (13,)),
+    ]
+
+
+@pytest.mark.parametrize("family", ["llama", "dream", "llama-block"])
+def test_the_windows_of_a_text_add_up_and_whether_it_is_greedy_is_not_asked(family):
+    model, settings = model_of(family), LikelihoodSettings(exact=True)
+    windows = [((5,), (17, 40, 33)), ((33,), (8, 21))]
+    steps = text_steps(model.traits, windows, settings, 0)
+    found = likelihood.drive(steps, ScoringEngine(model, settings, 16, 8).run)
+    expected = sum(score(family, known, scored, exact=True).loglikelihood for known, scored in windows)
+    assert found.loglikelihood == pytest.approx(expected, abs=1e-4)
+    assert (found.exact, found.is_greedy) == (True, None)
 
 
 def test_enumerating_a_long_answer_is_refused_with_its_cost():
