@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import t as student
 
+from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.rows import sound, without_damaged
@@ -125,6 +126,7 @@ class RunSummary:
     query_positions: int
     guaranteed_share: Figure
     seconds: tuple[TimeShare, ...]
+    bound: BoundShares
     truncation_rate: Figure
     metrics: tuple[Metric, ...]
     conventions: tuple[Convention, ...]
@@ -262,6 +264,7 @@ def summarise_rows(
         query_positions=positions,
         guaranteed_share=_guaranteed(run, done, committed),
         seconds=_time_shares(done),
+        bound=shares_of_bound(run, shapes, complete={r["sitting"] for r in done} <= logged_sittings),
         truncation_rate=_rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
         metrics=scored,
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),

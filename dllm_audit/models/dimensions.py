@@ -68,27 +68,35 @@ class Dimensions:
         return Dimensions(parameters - routed, experts=routed, expert_count=experts, experts_per_token=per_token)
 
     @staticmethod
-    def of_module(module: Any) -> Dimensions:
-        """Counted from the parameters of a causal language model of transformers, which may be on the meta device."""
-        config: Any = module.config
-        sizes = {name: p.numel() for name, p in module.named_parameters()}  # a shared parameter is named once
-        embedding, head = module.model.embed_tokens.weight, module.lm_head.weight
-        tied = head is embedding or bool(config.tie_word_embeddings)
-        experts = sum(size for name, size in sizes.items() if ".experts." in name)
-        outside = experts + embedding.numel() + (0 if head is embedding else head.numel())
+    def of_module(module: Any) -> Dimensions | None:
+        """Counted from the parameters of a causal language model of transformers, which may be on the meta device.
+
+        None for a network that is not built of one kind of attention layer between an embedding and a vocabulary head.
+        """
+        try:
+            config, embedding, head = module.config, module.model.embed_tokens.weight, module.lm_head.weight
+            layers, heads = config.num_hidden_layers, config.num_attention_heads
+            kv_heads = config.num_key_value_heads
+            # A shared parameter is named once.
+            sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+            experts = sum(size for name, size in sizes.items() if ".experts." in name)
+            total, per_token = (config.num_experts, config.num_experts_per_tok) if experts else (0, 0)
+        except AttributeError:
+            return None
+        embedded = 0 if head is embedding else embedding.numel()
         return Dimensions(
-            body=sum(sizes.values()) - outside,
+            body=sum(sizes.values()) - experts - head.numel() - embedded,
             head=head.numel(),
-            embedding=0 if tied else embedding.numel(),
+            embedding=0 if config.tie_word_embeddings else embedded,
             hidden=config.hidden_size,
             vocab=config.vocab_size,
             experts=experts,
-            expert_count=config.num_experts if experts else 0,
-            experts_per_token=config.num_experts_per_tok if experts else 0,
-            layers=config.num_hidden_layers,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            expert_count=total,
+            experts_per_token=per_token,
+            layers=layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         )
 
     @staticmethod

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import ModelError, did_you_mean
+from dllm_audit.models.dimensions import Dimensions
 from dllm_audit.models.families import FAMILIES, ModelFamily, Place, family_of
 from dllm_audit.models.tiny import EMBEDDED_MODELS
 from dllm_audit.models.traits import ModelTraits
@@ -60,13 +61,21 @@ class LoadedModel:
         return str(config._experts_implementation) if getattr(config, "num_experts", None) else None
 
     @property
+    def dimensions(self) -> Dimensions | None:
+        """What a forward reads and multiplies of it; None for a network that they do not describe."""
+        return Dimensions.of_module(self.module)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes that the parameters occupy as loaded."""
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
 
-def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelSource:
-    """Resolve `ref` to a folder and read its config. Raises ModelError with a sentence for whatever is wrong."""
+def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES, weights: bool = True) -> ModelSource:
+    """Resolve `ref` to a folder and read its config. Raises ModelError with a sentence for whatever is wrong.
+
+    weights: whether those of a hub id are fetched too; without them the model can be described, not loaded.
+    """
     provenance, revision = "folder", None
     if ref in EMBEDDED_MODELS:
         folder, provenance = EMBEDDED_MODELS[ref], "embedded"
@@ -75,7 +84,7 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES) -> ModelS
     elif ref and Path(ref).exists():
         raise ModelError(f"{ref} is a file; a model is a folder with config.json and *.safetensors.")
     elif _looks_like_hub_id(ref):
-        folder, revision = _from_hub(ref)
+        folder, revision = _from_hub(ref, weights)
         provenance = "hub"
     else:
         raise ModelError(
@@ -132,15 +141,12 @@ def _looks_like_hub_id(ref: str) -> bool:
     return bool(owner and slash and name) and "/" not in name and not ref.startswith((".", "~"))
 
 
-def _from_hub(ref: str) -> tuple[Path, str]:
+def _from_hub(ref: str, weights: bool) -> tuple[Path, str]:
     from huggingface_hub import snapshot_download
 
+    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"] if weights else ["config.json"]
     try:
-        folder = Path(
-            snapshot_download(
-                ref, allow_patterns=["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"], etag_timeout=5
-            )
-        )
+        folder = Path(snapshot_download(ref, allow_patterns=patterns, etag_timeout=5))
     except Exception as error:
         raise ModelError(
             f"Model {ref!r} is no folder here and could not be fetched from the hub ({type(error).__name__}). "
@@ -200,6 +206,18 @@ def load_model(source: ModelSource, device: str = "cpu", dtype: str = "auto", to
     module.eval().requires_grad_(False)
     loaded_tokenizer = load_tokenizer(source.folder) if tokenizer else None
     return LoadedModel(source, module, loaded_tokenizer, chosen_device, chosen_dtype)
+
+
+def dimensions_of(source: ModelSource) -> Dimensions:
+    """Sizes of a model from its config alone. Raises ModelError where the config describes none."""
+    import torch
+
+    found = Dimensions.of_module(_build_module(source, torch.device("meta"), torch.float32))
+    if found is None:
+        raise ModelError(
+            f"{source.ref}: what a forward of a {source.family.name} model reads cannot be told from its sizes."
+        )
+    return found
 
 
 def pick_device(name: str) -> torch.device:
