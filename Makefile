@@ -29,6 +29,9 @@ lint: $(STAMP)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+goldens: $(STAMP)  ## recorded decodes of the original programs: N of N exact per family
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden
+
 bench: $(STAMP)  ## benchmarks: ratios measured side by side in one run
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks
 
