@@ -84,3 +84,61 @@ def test_the_interval_over_repeats_covers_the_true_throughput_about_95_times_in_
         interval = throughput_interval(runs, draws=500, generator=draw)
         covered += interval.low <= 100 <= interval.high
     assert 0.93 <= covered / 1000 <= 0.97
+
+
+def test_batches_are_drawn_inside_their_repeat_so_a_difference_between_repeats_adds_nothing():
+    # Each repeat has equal batches, so any draw inside it gives the same sums; drawing across both would not.
+    result = throughput_interval(repeats_of([50.0, 150.0], batches=6), level="batch", generator=generator())
+    assert (result.ratio, result.low, result.high, result.clusters) == (100.0, 100.0, 100.0, 12)
+
+
+def test_nested_draws_see_variation_between_repeats_between_batches_and_between_requests():
+    flat = Batch(200, 2)
+    uneven_batches = [Batch(100, 1), Batch(300, 3 - 2)]
+    uneven_requests = Batch(200, 2, requests=(Batch(50, 1), Batch(150, 1)))
+    for repeats, varies in (
+        ([[flat, flat]] * 5, False),
+        ([[flat, flat]] * 4 + [[Batch(100, 2)] * 2], True),
+        ([uneven_batches] * 5, True),
+        ([[uneven_requests] * 2] * 5, True),
+    ):
+        result = throughput_interval(repeats, level="nested", generator=generator())
+        assert (result.high - result.low > 1e-9) is varies
+
+
+def test_whole_repeats_see_nothing_of_what_varies_inside_all_of_them_alike():
+    result = throughput_interval([[Batch(100, 1), Batch(300, 1)]] * 5, generator=generator())
+    assert (result.low, result.high) == (200.0, 200.0)
+
+
+def test_crossed_draws_take_the_same_places_of_every_repeat():
+    # A slow document is slow in every repeat: repeats agree, documents do not.
+    documents = [Batch(100, 1), Batch(100, 2), Batch(100, 1), Batch(100, 4), Batch(100, 2)]
+    crossed = throughput_interval([documents] * 6, level="crossed", generator=generator())
+    one = throughput_interval([documents], level="batch", generator=generator())
+    assert (crossed.low, crossed.high) == pytest.approx((one.low, one.high), rel=0.05)
+    assert crossed.clusters == 6
+
+
+def test_crossed_draws_need_five_of_both_and_the_same_batches_everywhere():
+    few = throughput_interval(repeats_of([1.0] * 9, batches=3), level="crossed", generator=generator())
+    assert (few.low, few.reason) == (None, "unknown: 3 of at least 5 batches")
+    with pytest.raises(ValueError, match=r"only where each has the same batches, not \[1, 2\] of them"):
+        throughput_interval([[Batch(1, 1)], [Batch(1, 1)] * 2], level="crossed", generator=generator())
+
+
+def test_nested_draws_of_fewer_than_five_repeats_are_unknown_however_many_requests_there_are():
+    result = throughput_interval(repeats_of([100.0] * 4, batches=500), level="nested", generator=generator())
+    assert (result.low, result.high, result.reason) == (None, None, "unknown: 4 of at least 5 repeats")
+
+
+def test_a_batch_holds_the_sums_of_its_requests():
+    with pytest.raises(ValueError, match=r"^The tokens of a batch \(3\) are those of its requests together \(2\)\.$"):
+        Batch(3, 2, requests=(Batch(1, 1), Batch(1, 1)))
+
+
+def test_sides_whose_repeats_have_other_batches_are_paired_by_whole_repeats_only():
+    ours, theirs = repeats_of([100.0] * 5, batches=2), repeats_of([50.0] * 5, batches=3)
+    assert speedup_interval(ours, theirs, generator=generator()).ratio == pytest.approx(2.0)
+    with pytest.raises(ValueError, match="paired only where every repeat has as many on all sides"):
+        speedup_interval(ours, theirs, level="nested", generator=generator())
