@@ -107,7 +107,7 @@ def tango_interval(counts: PairedCounts, confidence: float = 0.95) -> Difference
     if not 0 < confidence < 1:
         raise ValueError(f"Confidence must lie between 0 and 1, not {confidence}.")
     z = float(norm.isf((1 - confidence) / 2))
-    low, high = _bound(counts, z), _bound(counts, -z)
+    low, high = score_bounds(counts.documents, counts.only_candidate, counts.only_baseline, z)
     return DifferenceInterval(counts.difference, low, high, counts.documents, confidence)
 
 
@@ -121,7 +121,7 @@ def non_inferiority(counts: PairedCounts, margin: float, alpha: float = 0.05) ->
     if not 0 < margin < 1 or not 0 < alpha < 0.5:
         raise ValueError(f"Need 0 < margin < 1 and 0 < alpha < 0.5, not margin {margin} and alpha {alpha}.")
     interval = tango_interval(counts, 1 - 2 * alpha)
-    p_value = float(norm.sf(_score(counts, -margin)))
+    p_value = float(norm.sf(score(counts.documents, counts.only_candidate, counts.only_baseline, -margin)))
     return NonInferiority(
         difference=interval.difference,
         low=interval.low,
@@ -134,9 +134,12 @@ def non_inferiority(counts: PairedCounts, margin: float, alpha: float = 0.05) ->
     )
 
 
-def _score(counts: PairedCounts, difference: float) -> float:
-    """Tango's score statistic when the true difference is supposed to be `difference`, strictly in -1..1."""
-    n, b, c = counts.documents, counts.only_candidate, counts.only_baseline
+def score(documents: float, only_candidate: float, only_baseline: float, difference: float) -> float:
+    """Tango's score statistic when the true difference is supposed to be `difference`, strictly in -1..1.
+
+    The counts need not be whole: clustered pairs are worth fewer documents than there are.
+    """
+    n, b, c = documents, only_candidate, only_baseline
     # The restricted estimate of the rate "only the baseline is right" solves 2n q^2 + B q + C = 0.
     linear = (2 * n - b + c) * difference - b - c
     constant = -c * difference * (1 - difference)
@@ -148,10 +151,15 @@ def _score(counts: PairedCounts, difference: float) -> float:
     return distance / sqrt(variance)
 
 
-def _bound(counts: PairedCounts, z: float) -> float:
-    """The difference at which the score equals `z`: the lower bound for z > 0, the upper one for z < 0."""
-    end, estimate = (-1.0 if z > 0 else 1.0), counts.difference
-    if estimate == end:
-        return end
-    inside = end * (1 - 1e-12)
-    return float(brentq(lambda d: _score(counts, d) - z, inside, estimate, xtol=1e-12))
+def score_bounds(documents: float, only_candidate: float, only_baseline: float, z: float) -> tuple[float, float]:
+    """The differences at which `score` equals z and -z: the lower and the upper bound, for z > 0."""
+    estimate = (only_candidate - only_baseline) / documents
+
+    def bound(end: float, z: float) -> float:
+        if estimate == end:
+            return end
+        inside = end * (1 - 1e-12)
+        found = brentq(lambda d: score(documents, only_candidate, only_baseline, d) - z, inside, estimate, xtol=1e-12)
+        return float(found)
+
+    return bound(-1.0, z), bound(1.0, -z)

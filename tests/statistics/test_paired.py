@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from dllm_audit.statistics.paired import PairedCounts, _score, mcnemar_exact, non_inferiority, tango_interval
+from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, score, tango_interval
 
 AIRWAY = PairedCounts(both=1, only_candidate=1, only_baseline=7, neither=12)
 """Bentur et al. 2009, worked through in Fagerland et al. 2014, Statistics in Medicine 33:2850-2875."""
@@ -54,7 +54,7 @@ def test_the_score_uses_the_likelihood_maximum_under_the_supposed_difference(dif
     low, high = max(0.0, -difference) + 1e-9, (1 - difference) / 2 - 1e-9
     q = minimize_scalar(minus_log_likelihood, bounds=(low, high), method="bounded", options={"xatol": 1e-12}).x
     by_hand = (b - c - n * difference) / np.sqrt(n * (2 * q + difference - difference**2))
-    assert _score(AIRWAY, difference) == pytest.approx(by_hand, abs=1e-6)
+    assert score(n, b, c, difference) == pytest.approx(by_hand, abs=1e-6)
 
 
 def test_non_inferiority_is_decided_by_the_one_sided_bound_and_its_own_p_value():
