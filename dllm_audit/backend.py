@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from dllm_audit.errors import ModelError, did_you_mean
-from dllm_audit.settings import STEP_SETTINGS, DecodeSettings, Resolution, Setting, resolve_settings
+from dllm_audit.errors import ModelError, UsageError, did_you_mean
+from dllm_audit.settings import (
+    LIKELIHOOD_SETTINGS,
+    STEP_SETTINGS,
+    DecodeSettings,
+    LikelihoodSettings,
+    Resolution,
+    Setting,
+    resolve_settings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
     from dllm_audit.decode.recipe import Recipe
     from dllm_audit.models.loading import LoadedModel, ModelSource
     from dllm_audit.models.traits import ModelTraits
-    from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, Request
+    from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, Question, Request, ScoredAnswer
 
 #: Where numbers come from. Numbers of different provenance are never averaged.
 PROVENANCES = ("reference", "library", "upstream", "served")
@@ -44,6 +52,14 @@ BLOCK_DIFFUSION_SETTINGS: Mapping[str, Any] = {
     "mask_token_id": None,
 }
 MASKED_DIFFUSION_SETTINGS: dict[str, Any] = {**BLOCK_DIFFUSION_SETTINGS, "block_length": 32, "compat": None}
+
+#: Settings, with defaults, of the log-likelihoods of each kind of model. Those of an autoregressive one are exact.
+_ESTIMATED = {setting.name: setting.default for setting in fields(LikelihoodSettings)}
+_LIKELIHOOD_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "bidirectional": _ESTIMATED,
+    "block": {name: value for name, value in _ESTIMATED.items() if name not in ("compat", "cfg_scale")},
+    "causal": {},
+}
 
 #: Families that the built-in decoders of a kind can decode.
 MASKED_DIFFUSION_FAMILIES = ("llada", "llada-moe", "dream")
@@ -118,6 +134,49 @@ class Backend(Protocol):
 
     def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:
         """A session that decodes with `settings`; each request's own settings override them."""
+
+
+class LikelihoodSession(Protocol):
+    """A backend at work on one loaded model, finding out how likely given answers are."""
+
+    def score(
+        self,
+        questions: Iterable[Question],
+        on_result: Callable[[ScoredAnswer | Failure], None],
+        concurrency: int = 1,
+    ) -> EngineLog: ...
+
+    def warm_up(self, questions: Sequence[Question], concurrency: int) -> None: ...
+
+    def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float] | None:
+        """As in `Session`."""
+
+
+@runtime_checkable
+class LikelihoodBackend(Protocol):
+    """What a backend has beside `Backend` that also states log-likelihoods, for tasks that ask for them.
+
+    likelihood_settings: what can be set about them, with defaults.
+    """
+
+    @property
+    def likelihood_settings(self) -> Mapping[str, Any]: ...
+
+    def resolve_likelihoods(self, given: Mapping[str, Any]) -> Resolution:
+        """Settings of a run that asks for log-likelihoods, checked."""
+
+    def open_likelihoods(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> LikelihoodSession:
+        """A session that scores with `settings`."""
+
+
+def likelihoods_of(backend: Backend) -> LikelihoodBackend:
+    """The side of `backend` that states log-likelihoods, or a UsageError where it has none."""
+    if isinstance(backend, LikelihoodBackend):
+        return backend
+    raise UsageError(
+        f"Backend {backend.name!r} states no log-likelihoods, which this task asks for. "
+        "Use a built-in backend that decodes the model, or a task that generates."
+    )
 
 
 _ADVICE = {
@@ -196,6 +255,24 @@ class RecipeBackend:
             return self.make_recipe(resolved, model.traits), resolved.gen_length
 
         return RecipeSession(model, recipe_for, seed)
+
+    @property
+    def likelihood_settings(self) -> Mapping[str, Any]:
+        return _LIKELIHOOD_SETTINGS[self.attention]
+
+    def resolve_likelihoods(self, given: Mapping[str, Any]) -> Resolution:
+        declared = self.likelihood_settings
+        own = tuple(setting for setting in LIKELIHOOD_SETTINGS if setting.name in declared)
+        resolution = resolve_settings(given, declared=declared, own=own, backend=self.name)
+        # What does not fit together is refused here, before anything is loaded.
+        LikelihoodSettings(**resolution.as_dict())
+        return resolution
+
+    def open_likelihoods(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> LikelihoodSession:
+        from dllm_audit.decode.questions import QuestionSession
+
+        resolved = self.resolve_likelihoods(settings).as_dict()
+        return QuestionSession(model, LikelihoodSettings(**resolved), seed)
 
 
 def find_backend(name: str, backends: Mapping[str, Backend]) -> Backend:

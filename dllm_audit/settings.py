@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dllm_audit.errors import SettingError, did_you_mean
+from dllm_audit.errors import SettingError, UsageError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
+#: Settings of log-likelihoods that decoding does not have. compat, cfg_scale and mask_token_id are those above.
+LIKELIHOOD_SETTINGS: tuple[Setting, ...] = (
+    Setting("samples", int, "Masked copies per answer whose log-likelihood is estimated.", minimum=2),
+    Setting("exact", bool, "Try every masked copy (up to 16 tokens) instead of sampling."),
+    Setting("batch_size", int, "Masked copies of one answer per forward.", minimum=1),
+)
+
 CORE_SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 #: How the work of a block may be bounded; at most one may be given.
@@ -249,3 +256,44 @@ def resolve_settings(
     core = {name: value for name, value in values.items() if name not in own_names}
     settings = DecodeSettings(**core, own={name: values[name] for name in own_names})
     return Resolution(settings, sources, tuple(overridden), tuple(values))
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """How a log-likelihood is estimated.
+
+    samples: masked copies per answer (and block). exact: try every masked copy instead of sampling; without it that is
+    done wherever it costs no more than the samples.
+    compat "llada": the mask counts of ML-GSAI/LLaDA b7e6c35, get_log_likelihood.py, which are not uniform for most
+    lengths: its expectation is another one, so its estimate is biased. Its samples are not independent within a batch.
+    cfg_scale: classifier-free guidance with the prompt hidden. batch_size: masked copies of one answer per forward.
+    mask_token_id: default the model's.
+    """
+
+    samples: int = 128
+    exact: bool = False
+    compat: str | None = None
+    cfg_scale: float = 0.0
+    batch_size: int = 16
+    mask_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 2:
+            raise UsageError(f"samples={self.samples}: a standard error needs two or more.")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size={self.batch_size}: at least one sequence must be in a forward.")
+        if self.compat not in (None, "llada"):
+            raise UsageError(
+                f"compat={self.compat} reproduces a way of decoding text. For log-likelihoods there is compat=llada."
+            )
+        if self.exact:
+            return
+        if self.compat == "llada" and self.samples % self.batch_size:
+            raise UsageError(
+                f"compat=llada draws whole batches, and {self.samples} samples are no multiple of batch_size="
+                f"{self.batch_size}. Change one of them."
+            )
+        if self.compat == "llada" and self.samples < 2 * self.batch_size:
+            raise UsageError(
+                f"compat=llada needs two batches or more for a standard error: say samples={2 * self.batch_size} or more."
+            )

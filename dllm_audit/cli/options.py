@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dllm_audit.errors import SettingError, UsageError
-from dllm_audit.settings import SETTINGS
+from dllm_audit.settings import LIKELIHOOD_SETTINGS, SETTINGS
 
 DEFAULT_DATABASE = "dllm-audit.duckdb"
 
@@ -59,10 +59,10 @@ def check_engine(engine: str) -> str:
     return "eager"
 
 
-def setting_options(several: tuple[str, ...] = ()) -> Callable[[Callable], Callable]:
+def setting_options(several: tuple[str, ...] = (), likelihoods: bool = False) -> Callable[[Callable], Callable]:
     """One option per decode setting, and --set for those that a backend declares itself.
 
-    Settings in `several` take a comma-separated list and arrive as text.
+    Settings in `several` take a comma-separated list and arrive as text. likelihoods: also those of log-likelihoods.
     """
 
     def add(command: Callable) -> Callable:
@@ -73,7 +73,7 @@ def setting_options(several: tuple[str, ...] = ()) -> Callable[[Callable], Calla
             metavar="KEY=VALUE",
             help="Any declared setting; see dllm-audit backends.",
         )(command)
-        for setting in reversed(SETTINGS):
+        for setting in reversed((*SETTINGS, *(LIKELIHOOD_SETTINGS if likelihoods else ()))):
             name = "--" + setting.name.replace("_", "-")
             if setting.type is bool:
                 option = click.option(f"{name}/--no-{name[2:]}", setting.name, default=None, help=setting.help)
@@ -96,7 +96,7 @@ def setting_options(several: tuple[str, ...] = ()) -> Callable[[Callable], Calla
 def given_settings(values: dict[str, Any]) -> dict[str, Any]:
     """Take the setting options out of a command's `values`; `--set` and the option of a name exclude each other."""
     given = {}
-    for setting in SETTINGS:
+    for setting in (*SETTINGS, *LIKELIHOOD_SETTINGS):
         value = values.pop(setting.name, None)
         if value is not None:
             given[setting.name] = value

@@ -24,6 +24,7 @@ from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.score import Score
 from dllm_audit.decode.state import Canvas
 from dllm_audit.errors import ModelError, RequestError, UsageError
+from dllm_audit.settings import LikelihoodSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,47 +37,6 @@ LONGEST_EXACT = 16
 
 #: Positions that the vocabulary head sees at once; 512 x 126,464 logits are a quarter of a gigabyte.
 _HEAD_POSITIONS = 512
-
-
-@dataclass(frozen=True)
-class LikelihoodSettings:
-    """How a log-likelihood is estimated.
-
-    samples: masked copies per answer (and block). exact: try every masked copy instead of sampling; without it that is
-    done wherever it costs no more than the samples.
-    compat "llada": the mask counts of ML-GSAI/LLaDA b7e6c35, get_log_likelihood.py, which are not uniform for most
-    lengths: its expectation is another one, so its estimate is biased. Its samples are not independent within a batch.
-    cfg_scale: classifier-free guidance with the prompt hidden. batch_size: masked copies of one answer per forward.
-    mask_token_id: default the model's.
-    """
-
-    samples: int = 128
-    exact: bool = False
-    compat: str | None = None
-    cfg_scale: float = 0.0
-    batch_size: int = 16
-    mask_token_id: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.samples < 2:
-            raise UsageError(f"samples={self.samples}: a standard error needs two or more.")
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size={self.batch_size}: at least one sequence must be in a forward.")
-        if self.compat not in (None, "llada"):
-            raise UsageError(
-                f"compat={self.compat} reproduces a way of decoding text. For log-likelihoods there is compat=llada."
-            )
-        if self.exact:
-            return
-        if self.compat == "llada" and self.samples % self.batch_size:
-            raise UsageError(
-                f"compat=llada draws whole batches, and {self.samples} samples are no multiple of batch_size="
-                f"{self.batch_size}. Change one of them."
-            )
-        if self.compat == "llada" and self.samples < 2 * self.batch_size:
-            raise UsageError(
-                f"compat=llada needs two batches or more for a standard error: say samples={2 * self.batch_size} or more."
-            )
 
 
 @dataclass(frozen=True)

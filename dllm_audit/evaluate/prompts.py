@@ -8,40 +8,68 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllm_audit.errors import ModelError, TaskError
-from dllm_audit.records import Request
+from dllm_audit.records import Question, Request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
-class TaskPrompt:
-    """One request of a task. `ordinal`: its place in the task's order; `doc_id`: the document it belongs to.
+class TaskItem:
+    """One thing that a task asks for. `ordinal`: its place in the task's order; `doc_id`: the document it belongs to.
 
-    gen_length, temperature: what the task asks for, None where it says nothing.
-    key: SHA-256 of everything that makes the request, with a number for repetitions of the same one.
+    key: SHA-256 of everything that makes it, with a number for repetitions of the same one.
     """
 
     ordinal: int
     doc_id: int
     prompt: str
-    until: tuple[str, ...]
-    gen_length: int | None
-    temperature: float | None
     key: str
 
     @property
     def prompt_sha256(self) -> str:
         return hashlib.sha256(self.prompt.encode()).hexdigest()
 
+
+@dataclass(frozen=True)
+class TaskPrompt(TaskItem):
+    """A prompt to answer. gen_length, temperature: what the task asks for, None where it says nothing."""
+
+    until: tuple[str, ...]
+    gen_length: int | None
+    temperature: float | None
+
     def request(self, explicit: Mapping[str, Any]) -> Request:
         """The request for a backend; the task's wishes count where `explicit` settings say nothing."""
         wishes = {"gen_length": self.gen_length, "temperature": self.temperature}
         settings = {k: v for k, v in wishes.items() if v is not None and k not in explicit}
         return Request(str(self.ordinal), prompt=self.prompt, until=self.until, settings=settings, key=self.key)
+
+
+@dataclass(frozen=True)
+class TaskQuestion(TaskItem):
+    """A given answer of which the task asks how likely it is after `prompt`.
+
+    choice: its place among the answers that a document lets choose from; None where there is no choice.
+    rolling: a whole text without a prompt.
+    """
+
+    continuation: str
+    choice: int | None
+    rolling: bool
+
+    def question(self) -> Question:
+        """The question for a backend."""
+        id = str(self.ordinal)
+        return Question(id, answer=self.continuation, prompt=self.prompt, rolling=self.rolling, key=self.key)
+
+
+def asks_for_likelihoods(task: Any) -> bool:
+    """Whether an lm-eval task has given answers scored, instead of text generated."""
+    return bool(task.OUTPUT_TYPE != "generate_until")
 
 
 def chat_template_of(tokenizer: PreTrainedTokenizerBase | None, wish: str, model: str) -> bool:
@@ -55,17 +83,51 @@ def chat_template_of(tokenizer: PreTrainedTokenizerBase | None, wish: str, model
 def build_prompts(
     task: Any, tokenizer: PreTrainedTokenizerBase | None, chat_template: bool, limit: int | None
 ) -> list[TaskPrompt]:
-    """Render the prompts of `task`, in its order; `limit` keeps the first documents."""
+    """Render the prompts of a task that generates, in its order; `limit` keeps the first documents."""
+    return _rendered(_prompts, task, tokenizer, chat_template, limit)
+
+
+def build_questions(
+    task: Any, tokenizer: PreTrainedTokenizerBase | None, chat_template: bool, limit: int | None
+) -> list[TaskQuestion]:
+    """Render what a task that asks for log-likelihoods has scored, in its order; `limit` keeps the first documents."""
+    return _rendered(_questions, task, tokenizer, chat_template, limit)
+
+
+Item = TypeVar("Item", bound=TaskItem)
+
+
+def _rendered(
+    read: Callable[[Any, str], Iterator[Item]],
+    task: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    chat_template: bool,
+    limit: int | None,
+) -> list[Item]:
+    """What `read` makes of a task's instances, once lm-eval has built them."""
     name = task.config.task
-    if task.OUTPUT_TYPE != "generate_until":
-        raise TaskError(
-            f"Task {name!r} asks for log-likelihoods ({task.OUTPUT_TYPE}), and `run` decodes text. "
-            "Use a task that generates, such as gsm_mini or gsm8k."
-        )
     # Few-shot examples come from a generator that advances: start it anew, so that a prompt depends on nothing before.
     task.set_fewshot_seed(seed=1234)
     with _explained(name, chat_template):
-        return _build(task, name, tokenizer, chat_template, limit)
+        task.build_all_requests(
+            limit=limit,
+            rank=0,
+            world_size=1,
+            apply_chat_template=chat_template,
+            fewshot_as_multiturn=chat_template,
+            chat_template=_renderer(tokenizer) if chat_template else None,
+            tokenizer_name="" if tokenizer is None else str(tokenizer.name_or_path),
+        )
+        kinds = {instance.request_type for instance in task.instances}
+        if "generate_until" in kinds and len(kinds) > 1:
+            raise TaskError(
+                f"Task {name!r} asks for text and for log-likelihoods ({', '.join(sorted(kinds))}), and a run does one of "
+                "them. Use a task that asks for one thing."
+            )
+        items = list(read(task, name))
+    if not items:
+        raise TaskError(f"Task {name!r} has no documents to decode.")
+    return items
 
 
 @contextmanager
@@ -85,33 +147,50 @@ def _explained(name: str, chat_template: bool) -> Iterator[None]:
         ) from error
 
 
-def _build(
-    task: Any, name: str, tokenizer: PreTrainedTokenizerBase | None, chat_template: bool, limit: int | None
-) -> list[TaskPrompt]:
-    task.build_all_requests(
-        limit=limit,
-        rank=0,
-        world_size=1,
-        apply_chat_template=chat_template,
-        fewshot_as_multiturn=chat_template,
-        chat_template=_renderer(tokenizer) if chat_template else None,
-        tokenizer_name="" if tokenizer is None else str(tokenizer.name_or_path),
-    )
-    prompts: list[TaskPrompt] = []
-    seen: Counter[str] = Counter()
-    for instance in task.instances:
+def _prompts(task: Any, name: str) -> Iterator[TaskPrompt]:
+    addresses = _Addresses(name)
+    for ordinal, instance in enumerate(_repeated(task)):
         prompt, wishes = instance.args
+        until, gen_length, temperature = _wishes(wishes)
+        key = addresses.of(prompt, until, gen_length, temperature)
+        yield TaskPrompt(ordinal, instance.doc_id, prompt, key, tuple(until), gen_length, temperature)
+
+
+def _questions(task: Any, name: str) -> Iterator[TaskQuestion]:
+    addresses = _Addresses(name)
+    answers = Counter(instance.doc_id for instance in task.instances)
+    # Beside each answer after its prompt, such a task has the answer scored without one: that is no choice.
+    halves = "acc_mutual_info" in getattr(task, "_metric_fn_list", {})
+    places: Counter[int] = Counter()
+    for ordinal, instance in enumerate(_repeated(task)):
+        rolling = instance.request_type == "loglikelihood_rolling"
+        prompt, continuation = ("", *instance.args) if rolling else instance.args
+        place = places[instance.doc_id]
+        places[instance.doc_id] += 1
+        chosen_from = answers[instance.doc_id] // (2 if halves else 1)
+        is_choice = task.OUTPUT_TYPE == "multiple_choice" and place < chosen_from
+        key = addresses.of(prompt, continuation, rolling)
+        yield TaskQuestion(ordinal, instance.doc_id, prompt, key, continuation, place if is_choice else None, rolling)
+
+
+def _repeated(task: Any) -> Iterator[Any]:
+    """A task's instances, each as often as the task wants it, in the order in which lm-eval takes the answers back."""
+    for instance in task.instances:
         for _ in range(instance.repeats or 1):
-            until, gen_length, temperature = _wishes(wishes)
-            content = json.dumps([name, prompt, until, gen_length, temperature])
-            seen[content] += 1
-            key = hashlib.sha256(f"{content}\0{seen[content]}".encode()).hexdigest()
-            prompts.append(
-                TaskPrompt(len(prompts), instance.doc_id, prompt, tuple(until), gen_length, temperature, key)
-            )
-    if not prompts:
-        raise TaskError(f"Task {name!r} has no documents to decode.")
-    return prompts
+            yield instance
+
+
+class _Addresses:
+    """Addresses by content of the requests of a task: the same content again gets another."""
+
+    def __init__(self, task_name: str) -> None:
+        self.task_name = task_name
+        self.seen: Counter[str] = Counter()
+
+    def of(self, *content: Any) -> str:
+        text = json.dumps([self.task_name, *content])
+        self.seen[text] += 1
+        return hashlib.sha256(f"{text}\0{self.seen[text]}".encode()).hexdigest()
 
 
 def _renderer(tokenizer: PreTrainedTokenizerBase | None) -> Callable[..., str]:

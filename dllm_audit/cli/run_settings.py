@@ -1,0 +1,87 @@
+"""Which of the settings that were typed belong to which run of `run`; what belongs to none is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit.errors import SettingError, UsageError, did_you_mean
+from dllm_audit.settings import CORE_SETTINGS, LIKELIHOOD_SETTINGS
+
+if TYPE_CHECKING:
+    from dllm_audit.cli.opening import Choice
+
+_SETTINGS = {**CORE_SETTINGS, **{setting.name: setting for setting in LIKELIHOOD_SETTINGS}}
+
+
+def variants_of(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings of each run: one set per threshold."""
+    threshold = given.get("threshold")
+    if threshold is None:
+        return [given]
+    parts = [part.strip() for part in str(threshold).split(",")]
+    if len(set(parts)) != len(parts):
+        raise UsageError(f"--threshold {threshold} names one value twice. Use --repeats to run it several times.")
+    return [{**given, "threshold": part} for part in parts]
+
+
+def check_settings(choices: Sequence[Choice], given: Mapping[str, Any]) -> None:
+    """A setting must be known to at least one backend of the command; a lone backend must know all of them."""
+    for name in given:
+        if not any(name in _declared(choice, scored) for choice in choices for scored in (False, True)):
+            choices[0].backend.resolve({name: given[name]}, traits=choices[0].source.traits)
+            raise SettingError(f"No backend of this command has a setting {name!r}.")
+    for choice in choices:
+        choice.backend.resolve(own_settings(choice, given, False), traits=choice.source.traits)
+
+
+def check_against_tasks(choices: Sequence[Choice], given: Mapping[str, Any], scored: Mapping[str, bool]) -> None:
+    """A setting must also be for something that the tasks ask for. scored: by task, whether it asks for log-likelihoods."""
+    from dllm_audit.backend import likelihoods_of
+
+    kinds = set(scored.values())
+    for name in given:
+        if not any(name in _declared(choice, kind) for choice in choices for kind in kinds):
+            raise SettingError(_out_of_place(name, choices, scored))
+    for choice in choices if True in kinds else ():
+        likelihoods_of(choice.backend).resolve_likelihoods(own_settings(choice, given, True))
+
+
+def own_settings(choice: Choice, given: Mapping[str, Any], scored: bool) -> dict[str, Any]:
+    """The given settings that this backend declares for decoding, or `scored` for log-likelihoods; parsed."""
+    declared = _declared(choice, scored)
+    kept = {name: value for name, value in given.items() if name in declared}
+    return {n: _SETTINGS[n].parse(v) if n in _SETTINGS else v for n, v in kept.items()}
+
+
+def distinct_settings(choice: Choice, variants: Sequence[Mapping[str, Any]], scored: bool) -> list[dict[str, Any]]:
+    """One set of settings per run of this backend: a sweep of a setting that it does not have is one run."""
+    out: list[dict[str, Any]] = []
+    for variant in variants:
+        own = own_settings(choice, variant, scored)
+        if own not in out:
+            out.append(own)
+    return out
+
+
+def _declared(choice: Choice, scored: bool) -> set[str]:
+    """Names of the settings that a backend has for decoding, or for log-likelihoods."""
+    backend = choice.backend
+    if scored:
+        return set(getattr(backend, "likelihood_settings", ()))
+    return {*backend.settings, *(setting.name for setting in backend.own_settings)}
+
+
+def _out_of_place(name: str, choices: Sequence[Choice], scored: Mapping[str, bool]) -> str:
+    """Why no run of the command would use a setting that its backends have."""
+    tasks = " and ".join(scored)
+    if not any(scored.values()):
+        return f"Setting {name} is about log-likelihoods, and {tasks} asks for text. Leave it out."
+    known = {known for choice in choices for known in _declared(choice, True)}
+    if not known:
+        exact = "An autoregressive model states them exactly, so nothing can be set about them."
+        return f"Setting {name} means nothing for log-likelihoods, which {tasks} asks for. {exact}"
+    return (
+        f"Setting {name} is about decoding text, and {tasks} asks for log-likelihoods of given answers. Leave it out. "
+        + did_you_mean(name, known)
+    )

@@ -1,0 +1,106 @@
+"""What a task asks of a backend, behind one face: prompts decoded to text, or given answers scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dllm_audit.backend import likelihoods_of
+from dllm_audit.evaluate.prompts import (
+    TaskItem,
+    TaskPrompt,
+    TaskQuestion,
+    asks_for_likelihoods,
+    build_prompts,
+    build_questions,
+)
+
+if TYPE_CHECKING:
+    from dllm_audit.backend import Backend, LikelihoodSession, Session
+    from dllm_audit.evaluate.scoring import Answer
+    from dllm_audit.models.loading import LoadedModel
+    from dllm_audit.records import EngineLog, Failure, Generation, ScoredAnswer
+    from dllm_audit.settings import Resolution
+
+#: What `run` changes in the backends' defaults: a task's answer ends with its end-of-text.
+RUN_DEFAULTS: Mapping[str, Any] = {"stop_at_eos": True}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Prompts of a task, to be answered with text. given: the settings as typed."""
+
+    items: Sequence[TaskPrompt]
+    resolution: Resolution
+    session: Session
+    given: Mapping[str, Any]
+
+    def run(self, items: Sequence[Any], keep: Callable[[Generation | Failure], None], concurrency: int) -> EngineLog:
+        """Decode `items`; each result goes to `keep` as it ends."""
+        return self.session.generate([item.request(self.given) for item in items], keep, concurrency)
+
+    def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
+        """Decode `items` and forget them."""
+        self.session.warm_up([item.request(self.given) for item in items], concurrency)
+
+    def answer(self, row: Mapping[str, Any]) -> Answer:
+        """What lm-eval takes back for a stored request."""
+        text: str = row["text"]
+        return text
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Answers of a task, to be scored."""
+
+    items: Sequence[TaskQuestion]
+    resolution: Resolution
+    session: LikelihoodSession
+
+    def run(self, items: Sequence[Any], keep: Callable[[ScoredAnswer | Failure], None], concurrency: int) -> EngineLog:
+        """Score `items`; each result goes to `keep` as it ends."""
+        return self.session.score([item.question() for item in items], keep, concurrency)
+
+    def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
+        """Score `items` and forget them."""
+        self.session.warm_up([item.question() for item in items], concurrency)
+
+    def answer(self, row: Mapping[str, Any]) -> Answer:
+        """What lm-eval takes back for a stored request."""
+        value = float(row["loglikelihood"])
+        return value if row["is_greedy"] is None else (value, bool(row["is_greedy"]))
+
+
+def work_of(
+    backend: Backend,
+    task: Any,
+    given: Mapping[str, Any],
+    model: LoadedModel,
+    seed: int,
+    chat_template: bool,
+    limit: int | None,
+) -> Decoding | Scoring:
+    """What `task` asks of `backend` on `model`, with the settings as typed and a session ready for it."""
+    if asks_for_likelihoods(task):
+        side = likelihoods_of(backend)
+        return Scoring(
+            build_questions(task, model.tokenizer, chat_template, limit),
+            side.resolve_likelihoods(given),
+            side.open_likelihoods(model, given, seed),
+        )
+    prompts = build_prompts(task, model.tokenizer, chat_template, limit)
+    lengths = {prompt.gen_length for prompt in prompts}
+    task_length = lengths.pop() if len(lengths) == 1 else None
+    changed = {name: value for name, value in RUN_DEFAULTS.items() if name in backend.settings}
+    return Decoding(
+        prompts,
+        backend.resolve(given, model.traits, task_length, RUN_DEFAULTS),
+        backend.open(model, {**changed, **given}, seed),
+        given,
+    )
+
+
+def stored_beside(item: TaskItem) -> tuple[str | None, int | None]:
+    """What is stored with a request of its own: the answer that was given, and its place among the document's answers."""
+    return (item.continuation, item.choice) if isinstance(item, TaskQuestion) else (None, None)
