@@ -15,6 +15,7 @@ from dllm_audit.cli.terminal import say_json
 @json_option
 def command(device: str, as_json: bool) -> None:
     """Show machine, versions and threads, check that the plugins load, and warn of what spoils timing."""
+    from dllm_audit.evaluate.sandbox import isolation
     from dllm_audit.measure.environment import describe, timing_hazards
     from dllm_audit.models.loading import pick_device
 
@@ -25,6 +26,7 @@ def command(device: str, as_json: bool) -> None:
         report = {
             "environment": facts,
             "backends": sorted(plugins.backends),
+            "code_execution": isolation().words,
             "warnings": [*plugins.problems, *hazards],
         }
         say_json(report, indent=2)
@@ -32,7 +34,11 @@ def command(device: str, as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         click.echo(f"{name:<{width}}  {one_line(str(value), 2000)}")
-    click.echo(f"{'backends':<{width}}  {one_line(', '.join(sorted(plugins.backends)), 2000)}")
+    for name, value in (
+        ("backends", ", ".join(sorted(plugins.backends))),
+        ("code_execution", f"in subprocesses {isolation().words}"),
+    ):
+        click.echo(f"{name:<{width}}  {one_line(value, 2000)}")
     click.echo()
     for hazard in hazards:
         click.echo(f"Warning: {one_line(hazard, 2000)}")

@@ -62,10 +62,21 @@ MOST_IN_FLIGHT = 65_536
 @click.option("--trace", type=click.IntRange(min=0), default=8, show_default=True, help="Step traces of N requests.")
 @click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and what it can decide; decode nothing.")
-@click.option("--allow-code-execution", is_flag=True, help="Let tasks execute code that the model wrote.")
+@click.option(
+    "--allow-code-execution",
+    is_flag=True,
+    help="Let tasks execute code that the model wrote, in a restricted subprocess.",
+)
+@click.option(
+    "--roofline/--no-roofline",
+    default=True,
+    envvar="DLLM_AUDIT_ROOFLINE",
+    help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound "
+    "[default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
+)
 @database_option
 @engine_options
-@setting_options(several=("threshold",))
+@setting_options(several=("threshold",), likelihoods=True)
 @json_option
 def command(
     backends: str,

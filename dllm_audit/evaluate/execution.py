@@ -121,7 +121,10 @@ def execute(
     if earlier is not None and not pending:
         # Nothing is decoded again, but the answers are scored by what the task says now, and missing traces are made.
         run_id = str(earlier["run_id"])
-        _score(cell, conditions, prompts, store, run_id)
+        notes = _score(cell, conditions, prompts, store, run_id)
+        if notes:
+            first = earlier["manifest"]
+            store.set_manifest(run_id, {**first, "notes": [*first.get("notes", []), *notes]})
         _trace(cell, session, prompts, store, run_id, conditions.trace)
         store.end_run(run_id, "complete")
         return run_id
@@ -169,7 +172,7 @@ def execute(
         )
     try:
         log, wall = _decode(cell, session, prompts, pending, store, run_id, sitting, tell)
-        _score(cell, conditions, prompts, store, run_id)
+        manifest["notes"] += _score(cell, conditions, prompts, store, run_id)
         say("measuring what its forwards cost")
         # Guidance runs two halves in one forward, which the separate measurement does not do.
         books = None if resolution.settings.cfg_scale else close_books(log, wall, session.forward_costs)
@@ -340,10 +343,11 @@ def _decode(
     return log, wall
 
 
-def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> None:
+def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> list[str]:
     texts = {row["ordinal"]: row["text"] for row in store.answered(run_id)}
     scores = score(cell.task_name, cell.task, prompts, texts, unsafe=conditions.allow_code)
     store.add_scores(run_id, scores.answers, scores.metrics)
+    return scores.notes
 
 
 def _trace(

@@ -20,6 +20,7 @@ import yaml
 
 from dllm_audit.errors import TaskError, did_you_mean
 from dllm_audit.evaluate.datasets import ImportedData, data_folder, find_data
+from dllm_audit.evaluate.sandbox import isolation
 
 EMBEDDED_TASKS = Path(__file__).parent / "tasks"
 
@@ -61,6 +62,9 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     if not allow_code and _executes_code(path):
         raise _needs_consent(name)
     quiet()
+    if allow_code:
+        # What the metric code_eval of the hub asks for; `sandbox` is where it executes anything of a model.
+        os.environ["HF_ALLOW_CODE_EVAL"] = "1"
     with _explained(name, path):
         tasks = _build(name, path)
     if not tasks:
@@ -97,8 +101,8 @@ def _executes_code(path: Path, above: frozenset[Path] = frozenset()) -> bool:
 
 def _needs_consent(name: str) -> TaskError:
     return TaskError(
-        f"Task {name!r} scores answers by executing the code that the model wrote, with your rights on this machine. "
-        "If you accept that, add --allow-code-execution (better inside a container)."
+        f"Task {name!r} scores answers by executing the code that the model wrote: in subprocesses with limits on time, "
+        f"memory and files, {isolation().words}. If you accept that, add --allow-code-execution."
     )
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dllm_audit.errors import TaskError
 from dllm_audit.evaluate.prompts import TaskPrompt
+from dllm_audit.evaluate.sandbox import SandboxError, contained
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Rows for the tables `answers` (per document, filter and metric) and `metrics` (aggregated)."""
+    """Rows for the tables `answers` (per document, filter and metric) and `metrics` (aggregated); notes in sentences."""
 
     answers: list[dict[str, Any]]
     metrics: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
 
 
 def score(
@@ -23,7 +25,7 @@ def score(
 ) -> Scores:
     """Score the answers in `texts` (by ordinal). Documents with an unanswered request are left out, not marked wrong.
 
-    unsafe: the person allowed metrics that execute model output.
+    unsafe: the person allowed metrics that execute model output; they do so in a sandbox.
     """
     from lm_eval.evaluator import evaluate
 
@@ -35,13 +37,16 @@ def score(
         return Scores([], [])
     replay = _replay_class()([by_doc[doc] for doc in documents])
     try:
-        results = evaluate(
-            replay,
-            {"tasks": {task_name: task}, "groups": {}, "group_map": {}},
-            samples={task_name: documents},
-            bootstrap_iters=1000,
-            confirm_run_unsafe_code=unsafe,
-        )
+        with contained(task) as (scorer, stopped):
+            results = evaluate(
+                replay,
+                {"tasks": {task_name: scorer}, "groups": {}, "group_map": {}},
+                samples={task_name: documents},
+                bootstrap_iters=1000,
+                confirm_run_unsafe_code=unsafe,
+            )
+    except SandboxError:
+        raise
     except Exception as error:
         raise TaskError(
             f"The answers of task {task_name!r} could not be scored: {type(error).__name__}: {error}. "
@@ -78,7 +83,8 @@ def score(
                 "documents": len(documents),
             }
         )
-    return Scores(answers, metrics)
+    notes = [f"Answers that were stopped, and are wrong, since {why}: {number}." for why, number in stopped.items()]
+    return Scores(answers, metrics, notes)
 
 
 def _number(value: Any) -> float | None:

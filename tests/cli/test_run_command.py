@@ -382,7 +382,7 @@ def wrong(call, *arguments: str) -> str:
         (["--backend", "ar", "--task", "nowhere.yaml"], "There is no task file nowhere.yaml."),
         (["--backend", "ar", "--task", "hellaswag_missing_thing"], "There is no task 'hellaswag_missing_thing'. Did you mean"),
         (["--backend", "ar", "--task", "gsm_mini", "--chat-template", "on"], "tiny-ar has no chat template. Use --chat-template off."),
-        (["--backend", "ar", "--task", "humaneval"], "Task 'humaneval' scores answers by executing the code that the model wrote, with your rights on this machine. If you accept that, add --allow-code-execution (better inside a container)."),
+        (["--backend", "ar", "--task", "humaneval"], "Task 'humaneval' scores answers by executing the code that the model wrote: in subprocesses with limits on time, memory and files, "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip

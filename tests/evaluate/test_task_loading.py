@@ -11,6 +11,7 @@ from dllm_audit.errors import ModelError, TaskError
 from dllm_audit.evaluate.datasets import import_data
 from dllm_audit.evaluate.loading import embedded_task_names, lm_eval_folder, load_tasks, task_names
 from dllm_audit.evaluate.prompts import build_prompts, chat_template_of
+from dllm_audit.evaluate.sandbox import isolation
 
 EMBEDDED = ["gsm_mini", "lists_copy", "lists_replace", "lists_reverse", "lists_shuffle", "lists_sort"]
 
@@ -168,8 +169,8 @@ def test_a_task_that_executes_what_the_model_wrote_needs_a_persons_consent(name,
 
     monkeypatch.setattr(datasets, "load_dataset", never)
     assert refused(name) == (
-        f"Task {name!r} scores answers by executing the code that the model wrote, with your rights on this machine. "
-        "If you accept that, add --allow-code-execution (better inside a container)."
+        f"Task {name!r} scores answers by executing the code that the model wrote: in subprocesses with limits on time, "
+        f"memory and files, {isolation().words}. If you accept that, add --allow-code-execution."
     )
 
 
