@@ -7,9 +7,15 @@ import sys
 import torch
 
 from dllm_audit.measure.environment import describe, timing_hazards
-from tests.benchmarks import baseline, books, overhead
+from tests.benchmarks import baseline, batching, books, memory, overhead
 
-BENCHMARKS = {"books": books.main, "baseline": baseline.main, "overhead": overhead.main}
+BENCHMARKS = {
+    "books": books.main,
+    "baseline": baseline.main,
+    "overhead": overhead.main,
+    "batching": batching.main,
+    "memory": memory.main,
+}
 
 
 def main() -> None:
