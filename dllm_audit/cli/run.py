@@ -20,6 +20,7 @@ from dllm_audit.cli.options import (
     json_option,
     setting_options,
 )
+from dllm_audit.cli.terminal import warn
 from dllm_audit.errors import AuditError, Interrupted, SettingError, UsageError
 from dllm_audit.settings import CORE_SETTINGS
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.evaluate.execution import Cell, Progress
+    from dllm_audit.measure.roofline import DeviceSpeed
     from dllm_audit.plugins import Plugins
     from dllm_audit.store.database import Store
 
@@ -93,6 +95,7 @@ def command(
     resume: bool,
     dry_run: bool,
     allow_code_execution: bool,
+    roofline: bool,
     database: Path,
     device: str,
     dtype: str,
@@ -164,7 +167,7 @@ def command(
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
-        run_ids = _execute(plan, conditions, store, sys.stderr.isatty())
+        run_ids = _execute(plan, conditions, store, sys.stderr.isatty(), roofline)
         summaries = [summarise(store, run_id) for run_id in run_ids]
     failed = sum(summary.failed for summary in summaries)
     if as_json:
@@ -180,7 +183,7 @@ def command(
         sys.exit(3)
 
 
-def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) -> list[str]:
+def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool, roofline: bool) -> list[str]:
     from dllm_audit.evaluate.execution import execute
     from dllm_audit.measure.environment import describe, timing_hazards
     from dllm_audit.models.loading import pick_device
@@ -188,6 +191,7 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) ->
     for hazard in timing_hazards(describe(pick_device(conditions.device))):
         click.echo(f"Warning: {hazard}", err=True)
     models: dict[Path, tuple[Any, float]] = {}
+    speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
     run_ids: list[str] = []
     ticker = _Ticker(live, len(plan))
     for cell in plan:
@@ -202,8 +206,11 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) ->
             models[cell.source.folder] = (loaded, time.perf_counter() - began)
         ticker.next()
         model, seconds = models[cell.source.folder]
+        kind = (model.device, model.dtype)
+        if roofline and kind not in speeds:
+            speeds[kind] = _device_speed(*kind)
         try:
-            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say))
+            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speeds.get(kind)))
         except (Interrupted, KeyboardInterrupt):
             ticker.end()
             raise Interrupted(
@@ -214,6 +221,17 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool) ->
             raise
         ticker.end()
     return run_ids
+
+
+def _device_speed(device: Any, dtype: Any) -> DeviceSpeed | None:
+    """What the device can do at most, measured now; None with a warning where that cannot be."""
+    from dllm_audit.measure.roofline_device import measure_device
+
+    try:
+        return measure_device(device, dtype, str(device))
+    except AuditError as error:
+        warn(f"{error} The runs of this command have no share of the bound.")
+        return None
 
 
 class _Ticker:

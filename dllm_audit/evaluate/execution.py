@@ -29,6 +29,7 @@ from dllm_audit.store.database import Store
 
 if TYPE_CHECKING:
     from dllm_audit.backend import Session
+    from dllm_audit.measure.roofline import DeviceSpeed
 
 #: Warm-up decodes the first request again until two times in a row differ by less than this, at most so often.
 WARM_UP_TOLERANCE = 0.10
@@ -102,10 +103,12 @@ def execute(
     tell: Callable[[Progress], None],
     load_seconds: float,
     say: Callable[[str], None] = lambda what: None,
+    speed: DeviceSpeed | None = None,
 ) -> str:
     """Make one run and return its id. Whatever ends it early, the requests that had finished are stored.
 
     say: told what goes on after the last request, which may take a while.
+    speed: what the device can do at most, for the run's share of the bound; None: the run has none.
     Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
     """
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
@@ -139,6 +142,7 @@ def execute(
         "waivers": list(cell.backend.waivers),
         "notes": [],
         **{name: identity[name] for name in ("model", "engine", "prompts", "seed")},
+        **_roofline(model, speed),
     }
     if earlier is not None:
         run_id = str(earlier["run_id"])
@@ -193,6 +197,15 @@ def execute(
     failed = any(row["error_type"] for row in store.requests(run_id))
     store.end_run(run_id, "failed" if failed else "complete")
     return run_id
+
+
+def _roofline(model: LoadedModel, speed: DeviceSpeed | None) -> dict[str, Any]:
+    """What the bound of a forward follows from, for the manifest; nothing where it is not known."""
+    dimensions = None if speed is None else model.dimensions
+    if speed is None or dimensions is None:
+        return {}
+    each = model.dtype.itemsize
+    return {"roofline": {"dimensions": dimensions.as_dict(), "bytes_per_weight": each, "device": speed.as_dict()}}
 
 
 def _resolution(cell: Cell, model: LoadedModel, prompts: Sequence[TaskPrompt]) -> Resolution:
