@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "report",
     "generate": "generate",
     "score": "score",
+    "roofline": "roofline",
     "backends": "backends",
     "data": "data",
     "runs": "runs",

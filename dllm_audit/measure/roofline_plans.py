@@ -99,12 +99,29 @@ class Plan:
         return spent.most_common(1)[0][0]
 
 
-def crossover(roofline: Roofline, plan: Plan, ar: Plan, most: int) -> int | None:
-    """The lowest concurrency at which autoregressive decoding is as fast as `plan`; None up to `most`."""
-    for rows in range(1, most + 1):
-        if ar.tokens_per_second(roofline, rows) >= plan.tokens_per_second(roofline, rows):
-            return rows
-    return None
+@dataclass(frozen=True)
+class Crossing:
+    """At which concurrencies a decoder is faster than autoregressive decoding, in the decode phase, of 1 to `most`.
+
+    faster_from: the lowest at which it is; None: at none. crossover: the lowest from which it no longer is; None: none up
+    to `most`. A mixture may be slower at first too, since one token reads few of its experts.
+    """
+
+    faster_from: int | None
+    crossover: int | None
+    most: int
+
+
+def crossing(roofline: Roofline, plan: Plan, ar: Plan, most: int) -> Crossing:
+    """Compare `plan` with `ar` at every concurrency from 1 to `most`."""
+    faster = [
+        rows
+        for rows in range(1, most + 1)
+        if plan.tokens_per_second(roofline, rows) > ar.tokens_per_second(roofline, rows)
+    ]
+    if not faster:
+        return Crossing(None, 1, most)
+    return Crossing(faster[0], faster[-1] + 1 if faster[-1] < most else None, most)
 
 
 def plans(request: RequestShape, context: int | None = None) -> list[Plan]:
