@@ -179,8 +179,8 @@ def work_of(shape: ForwardShape, attention: str, grid: int, guided: bool) -> Wor
     rows = shape.rows * (2 if guided else 1)
     decided = shape.decided * (2 if guided else 1) / shape.count
     # Only a decoder without a cache denoises all that is visible; what it computes is kept for nobody.
-    cached = not (shape.kind == "denoise" and shape.width == visible)
-    own = "full" if shape.kind != "prefill" or attention == "bidirectional" else attention
+    cached = not (shape.kind in ("denoise", "score") and shape.width == visible)
+    own = "full" if shape.kind not in ("prefill", "score") or attention == "bidirectional" else attention
     return window_work(shape.width, visible, decided / rows, own, grid, cached).times(rows)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from scipy.stats import t as student
 from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
-from dllm_audit.analysis.rows import sound, without_damaged
+from dllm_audit.analysis.likelihoods import Likelihoods, likelihood_notes, likelihoods_of_rows
+from dllm_audit.analysis.rows import asks_for_likelihoods, sound, without_damaged
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
 from dllm_audit.statistics.latency import latency_percentile
 from dllm_audit.statistics.proportions import wilson_interval
@@ -99,7 +100,10 @@ class FailureKind:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run in figures. `run` is its row of the store, with settings and manifest parsed."""
+    """One run in figures. `run` is its row of the store, with settings and manifest parsed.
+
+    likelihoods: of a run that scored given answers, else None. Such a run answers no token, so what counts tokens is unknown.
+    """
 
     run: Mapping[str, Any]
     stored: int
@@ -112,6 +116,7 @@ class RunSummary:
     residual_masks: int
     makespan_seconds: Figure
     throughput: Figure
+    requests_per_second: Figure
     characters_per_second: Figure
     correct_per_second: Figure
     latency: Mapping[float, Figure]
@@ -131,6 +136,17 @@ class RunSummary:
     metrics: tuple[Metric, ...]
     conventions: tuple[Convention, ...]
     notes: tuple[str, ...]
+    likelihoods: Likelihoods | None
+
+    @property
+    def pace(self) -> Figure:
+        """The speed of a run in its own unit: answered tokens a second, or requests where given answers were scored."""
+        return self.throughput if self.likelihoods is None else self.requests_per_second
+
+    @property
+    def done_work(self) -> int:
+        """What its pace counts: answered tokens, or requests."""
+        return self.answered_tokens if self.likelihoods is None else self.answered
 
     @property
     def run_id(self) -> str:
@@ -246,6 +262,7 @@ def summarise_rows(
         residual_masks=_sum(done, "residual_masks"),
         makespan_seconds=makespan,
         throughput=_throughput(run, done, "answered_tokens", "tokens/s", makespan),
+        requests_per_second=_throughput(run, done, None, "requests/s", makespan),
         characters_per_second=_throughput(run, done, "answered_characters", "characters/s", makespan),
         correct_per_second=Figure(
             None, "correct answers/s", "derived", reason="no metric is right or wrong per document"
@@ -269,8 +286,33 @@ def summarise_rows(
         metrics=scored,
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
         notes=_notes(run, requests, stored, damaged, makespan, failures),
+        likelihoods=None,
     )
+    if asks_for_likelihoods(run):
+        summary = _as_scored(summary, likelihoods_of_rows(done, [metric.name for metric in scored]))
     return _with_correct_per_second(summary)
+
+
+def _as_scored(summary: RunSummary, found: Likelihoods) -> RunSummary:
+    """A summary without the figures that count tokens of its own."""
+    reason = "not applicable: given answers were scored, so no token was decoded"
+
+    def unknown(figure: Figure) -> Figure:
+        return Figure(None, figure.unit, figure.status, reason=reason)
+
+    return replace(
+        summary,
+        throughput=unknown(summary.throughput),
+        characters_per_second=unknown(summary.characters_per_second),
+        committed_per_forward=unknown(summary.committed_per_forward),
+        tokens_per_forward=unknown(summary.tokens_per_forward),
+        guaranteed_share=unknown(summary.guaranteed_share),
+        truncation_rate=unknown(summary.truncation_rate),
+        ttft={p: unknown(figure) for p, figure in summary.ttft.items()},
+        conventions=(),
+        notes=(*summary.notes, *likelihood_notes(summary.run, found)),
+        likelihoods=found,
+    )
 
 
 def _group(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -301,12 +343,15 @@ def _makespan(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> Figu
 
 
 def _throughput(
-    run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], column: str, unit: str, makespan: Figure
+    run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], column: str | None, unit: str, makespan: Figure
 ) -> Figure:
-    """Sum of `column` over the makespan, with a bootstrap interval over requests where they stand alone."""
+    """Sum of `column` over the makespan, with a bootstrap interval over requests where they stand alone.
+
+    column: None counts the requests.
+    """
     if not makespan.value:
         return Figure(None, unit, "measured", reason=makespan.reason or "no time was measured")
-    value = _sum(done, column) / makespan.value
+    value = (_sum(done, column) if column else len(done)) / makespan.value
     status = makespan.status
     if run["concurrency"] > 1:
         reason = (
@@ -315,18 +360,27 @@ def _throughput(
         )
         return Figure(value, unit, status, reason=reason)
     total = _total(done, "total_seconds")
-    units = [r for r in done if r["total_seconds"] > 0]
-    if not units:
+    timed = [r for r in done if r["total_seconds"] > 0]
+    if not timed:
         return Figure(value, unit, status, reason="interval unknown: no request took any time")
     # Between the requests lies a little time that belongs to none of them: each bears its share.
     scale = makespan.value / total
-    batches = [Batch(r[column] or 0, r["total_seconds"] * scale) for r in units]
+    units, what = [[r] for r in timed], "requests"
+    if asks_for_likelihoods(run):
+        # The answers of a document follow the same prompt: together they are one draw.
+        by_document: dict[Any, list[Mapping[str, Any]]] = {}
+        for r in timed:
+            by_document.setdefault(r["doc_id"], []).append(r)
+        units, what = list(by_document.values()), "documents"
+    batches = [
+        Batch(_sum(rows, column) if column else len(rows), _total(rows, "total_seconds") * scale) for rows in units
+    ]
     generator = np.random.default_rng(SEED)
     interval = throughput_interval([batches], level="batch", draws=draws_for(len(batches)), generator=generator)
     if interval.low is None:
-        reason = f"interval unknown: {len(units)} of at least 5 requests"
+        reason = f"interval unknown: {len(units)} of at least 5 {what}"
         return Figure(value, unit, status, reason=reason)
-    return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} requests of this run")
+    return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} {what} of this run")
 
 
 def draws_for(clusters: int) -> int:
@@ -421,6 +475,9 @@ def _metrics(
 
 def _metric(name: str, filter: str, rows: Sequence[Mapping[str, Any]], aggregate: Mapping[str, Any] | None) -> Metric:
     values = [float(row["value"]) for row in rows]
+    if aggregate is not None and name.endswith("perplexity"):
+        # What lm-eval keeps of a document is its log-likelihood, and the metric is no mean of those.
+        values = []
     binary = bool(values) and set(values) <= {0.0, 1.0}
     extraction = _extraction_failures(filter, rows)
     if binary:
@@ -460,8 +517,6 @@ def _with_correct_per_second(summary: RunSummary) -> RunSummary:
     metric, seconds = summary.primary_metric, summary.makespan_seconds.value
     if metric is None or not metric.binary or not seconds or metric.figure.value is None:
         return summary
-    from dataclasses import replace
-
     correct = metric.figure.value * metric.documents
     return replace(summary, correct_per_second=Figure(correct / seconds, "correct answers/s", "derived"))
 

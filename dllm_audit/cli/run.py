@@ -20,9 +20,9 @@ from dllm_audit.cli.options import (
     json_option,
     setting_options,
 )
+from dllm_audit.cli.run_settings import check_against_tasks, check_settings, distinct_settings, variants_of
 from dllm_audit.cli.terminal import warn
-from dllm_audit.errors import AuditError, Interrupted, SettingError, UsageError
-from dllm_audit.settings import CORE_SETTINGS
+from dllm_audit.errors import AuditError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.evaluate.execution import Cell, Progress
     from dllm_audit.measure.roofline import DeviceSpeed
-    from dllm_audit.plugins import Plugins
     from dllm_audit.store.database import Store
 
 
@@ -118,27 +117,31 @@ def command(
     elif baseline_model is not None:
         raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
     concurrencies = _whole_numbers(concurrency, "--concurrency")
-    variants = _variants(given)
+    variants = variants_of(given)
     every = [*choices, *([base] if base else [])]
     for variant in variants:
-        _check_settings(every, variant, plugins)
+        check_settings(every, variant)
 
     click.echo("Loading tasks ...", err=True)
     from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, shown_command
     from dllm_audit.evaluate.loading import load_tasks
+    from dllm_audit.evaluate.prompts import asks_for_likelihoods
 
     loaded_tasks: dict[str, Any] = {}
     for name in _names(tasks, "--task"):
         loaded_tasks |= load_tasks(name, num_fewshot, allow_code_execution)
+    scored = {name: asks_for_likelihoods(task) for name, task in loaded_tasks.items()}
+    for variant in variants:
+        check_against_tasks(every, variant, scored)
 
     def cells(repeat: int) -> list[Cell]:
         out = []
         for task_name, task in loaded_tasks.items():
             for n in concurrencies:
                 for choice in choices:
-                    for settings in _distinct(choice, variants):
+                    for settings in distinct_settings(choice, variants, scored[task_name]):
                         out.append(Cell(choice.backend, choice.source, task_name, task, settings, n, repeat))
-                for settings in [] if base is None else _distinct(base, variants):
+                for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
                     assert base is not None
                     cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline")
                     out += [cell, replace(cell, role="control")]
@@ -305,47 +308,6 @@ def _whole_numbers(text: str, option: str) -> list[int]:
     if any(number > MOST_IN_FLIGHT for number in numbers):
         raise UsageError(f"{option} {text}: at most {MOST_IN_FLIGHT} requests can be in flight.")
     return numbers
-
-
-def _variants(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each run: one set per threshold."""
-    threshold = given.get("threshold")
-    if threshold is None:
-        return [given]
-    parts = [part.strip() for part in str(threshold).split(",")]
-    if len(set(parts)) != len(parts):
-        raise UsageError(f"--threshold {threshold} names one value twice. Use --repeats to run it several times.")
-    return [{**given, "threshold": part} for part in parts]
-
-
-def _check_settings(choices: Sequence[Choice], given: dict[str, Any], plugins: Plugins) -> None:
-    """A setting must be known to at least one backend of the command; a lone backend must know all of them."""
-    for name in given:
-        if not any(_declares(choice, name) for choice in choices):
-            choices[0].backend.resolve({name: given[name]}, traits=choices[0].source.traits)
-            raise SettingError(f"No backend of this command has a setting {name!r}.")
-    for choice in choices:
-        choice.backend.resolve(_own(choice, given), traits=choice.source.traits)
-
-
-def _declares(choice: Choice, name: str) -> bool:
-    return name in choice.backend.settings or any(setting.name == name for setting in choice.backend.own_settings)
-
-
-def _own(choice: Choice, given: dict[str, Any]) -> dict[str, Any]:
-    """The given settings that this backend declares, parsed."""
-    kept = {name: value for name, value in given.items() if _declares(choice, name)}
-    return {n: CORE_SETTINGS[n].parse(v) if n in CORE_SETTINGS else v for n, v in kept.items()}
-
-
-def _distinct(choice: Choice, variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One set of settings per run of this backend: a sweep of a setting that it does not have is one run."""
-    out: list[dict[str, Any]] = []
-    for variant in variants:
-        own = _own(choice, variant)
-        if own not in out:
-            out.append(own)
-    return out
 
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:

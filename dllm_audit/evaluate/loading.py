@@ -109,6 +109,8 @@ def _needs_consent(name: str) -> TaskError:
 def quiet() -> None:
     """Keep the libraries' own progress and advice off the terminal."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # lm-eval's bootstrap would fork this process, with the model in it, once for every core.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
     for logger in ("lm_eval", "datasets", "transformers", "huggingface_hub", "httpx", "filelock"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     import datasets

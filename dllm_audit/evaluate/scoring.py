@@ -1,14 +1,19 @@
-"""lm-eval's own filters and metrics over stored answers."""
+"""lm-eval's own filters and metrics over stored answers: texts, or log-likelihoods of given ones."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
 from dllm_audit.errors import TaskError
-from dllm_audit.evaluate.prompts import TaskPrompt
+from dllm_audit.evaluate.prompts import TaskItem
 from dllm_audit.evaluate.sandbox import SandboxError, contained
+
+#: What lm-eval takes back for a request: a text; (log-likelihood, whether it is greedy); for a whole text the first alone.
+Answer = str | tuple[float, bool] | float
 
 
 @dataclass(frozen=True)
@@ -21,23 +26,24 @@ class Scores:
 
 
 def score(
-    task_name: str, task: Any, prompts: Sequence[TaskPrompt], texts: Mapping[int, str], unsafe: bool = False
+    task_name: str, task: Any, items: Sequence[TaskItem], found: Mapping[int, Answer], unsafe: bool = False
 ) -> Scores:
-    """Score the answers in `texts` (by ordinal). Documents with an unanswered request are left out, not marked wrong.
+    """Score the answers in `found` (by ordinal). Documents with an unanswered request are left out, not marked wrong.
 
     unsafe: the person allowed metrics that execute model output; they do so in a sandbox.
     """
     from lm_eval.evaluator import evaluate
 
-    by_doc: dict[int, list[str | None]] = {}
-    for prompt in prompts:
-        by_doc.setdefault(prompt.doc_id, []).append(texts.get(prompt.ordinal))
+    by_doc: dict[int, list[Answer | None]] = {}
+    for item in items:
+        by_doc.setdefault(item.doc_id, []).append(found.get(item.ordinal))
     documents = [doc for doc, answers in by_doc.items() if None not in answers]
     if not documents:
         return Scores([], [])
     replay = _replay_class()([by_doc[doc] for doc in documents])
     try:
-        with contained(task) as (scorer, stopped):
+        # It prints that it draws standard errors, which would stand in the middle of our own output.
+        with contained(task) as (scorer, stopped), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             results = evaluate(
                 replay,
                 {"tasks": {task_name: scorer}, "groups": {}, "group_map": {}},
@@ -108,11 +114,11 @@ def _replay_class() -> type:
     class Replay(LM):
         """Hands stored answers to lm-eval, document by document in the order of its requests; it never decodes."""
 
-        def __init__(self, answers: Sequence[Sequence[str | None]]) -> None:
+        def __init__(self, answers: Sequence[Sequence[Answer | None]]) -> None:
             super().__init__()
             self.answers = answers
 
-        def generate_until(self, requests: Any) -> list[str]:
+        def generate_until(self, requests: Any) -> list[Any]:
             used: dict[int, int] = {}
             out = []
             for request in requests:
@@ -123,10 +129,7 @@ def _replay_class() -> type:
                 out.append(answer)
             return out
 
-        def loglikelihood(self, requests: Any) -> list[tuple[float, bool]]:
-            raise TaskError("Stored answers have no log-likelihoods.")
-
-        def loglikelihood_rolling(self, requests: Any) -> list[float]:
-            raise TaskError("Stored answers have no log-likelihoods.")
+        loglikelihood = generate_until
+        loglikelihood_rolling = generate_until
 
     return Replay
