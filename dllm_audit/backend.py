@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from dllm_audit.decode.recipe import Recipe
+    from dllm_audit.decode.tally import OnShapes
     from dllm_audit.models.loading import LoadedModel, ModelSource
     from dllm_audit.models.traits import ModelTraits
     from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, Question, Request, ScoredAnswer
@@ -75,7 +76,9 @@ class Session(Protocol):
         on_result: Callable[[Generation | Failure], None],
         concurrency: int = 1,
         traced: bool = False,
-    ) -> EngineLog: ...
+        on_shapes: OnShapes | None = None,
+    ) -> EngineLog:
+        """Decode `requests`; each result goes to `on_result` as it ends, before it what ran so far to `on_shapes`."""
 
     def warm_up(self, requests: Sequence[Request], concurrency: int) -> None: ...
 
@@ -144,7 +147,9 @@ class LikelihoodSession(Protocol):
         questions: Iterable[Question],
         on_result: Callable[[ScoredAnswer | Failure], None],
         concurrency: int = 1,
-    ) -> EngineLog: ...
+        on_shapes: OnShapes | None = None,
+    ) -> EngineLog:
+        """Score `questions`; each result goes to `on_result` as it ends, before it what ran so far to `on_shapes`."""
 
     def warm_up(self, questions: Sequence[Question], concurrency: int) -> None: ...
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +18,7 @@ from dllm_audit.decode.cache import RowShape, Window
 from dllm_audit.decode.order import Span
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas, Row, RowInput
+from dllm_audit.decode.tally import ShapeTally
 from dllm_audit.errors import RequestError
 from dllm_audit.measure.clock import Clock
 from dllm_audit.records import Commit
@@ -59,16 +60,6 @@ class Finished:
     row: Row
     window_ids: tuple[int, ...]
     residual_masks: int
-
-
-@dataclass
-class ShapeTally:
-    """Forwards of one shape: the marks of their intervals, and positions decided, columns visible and rows in flight, summed."""
-
-    intervals: list[tuple[Any, Any]] = field(default_factory=list)
-    decided: int = 0
-    keys: int = 0
-    in_flight: int = 0
 
 
 class DecodeLoop:

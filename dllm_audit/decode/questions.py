@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +26,7 @@ from dllm_audit.decode.likelihood import (
 )
 from dllm_audit.decode.loop import seed_of
 from dllm_audit.decode.session import encode_text
+from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, shapes_so_far
 from dllm_audit.errors import AuditError, Interrupted, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, timer_for
 from dllm_audit.records import EngineLog, Failure, ForwardShape, Question, ScoredAnswer
@@ -72,16 +73,6 @@ class _InFlight:
             self.found = end.value
 
 
-@dataclass
-class _Tally:
-    """Forwards of one shape: the marks of their intervals, and positions read, columns visible and sequences in flight, summed."""
-
-    intervals: list[tuple[Any, Any]] = field(default_factory=list)
-    decided: int = 0
-    keys: int = 0
-    in_flight: int = 0
-
-
 class QuestionSession:
     """Scores questions on one loaded model. See `decode.likelihood` for what is computed."""
 
@@ -91,9 +82,16 @@ class QuestionSession:
         self.settings = settings
         self.seed = seed
 
-    def score(self, questions: Iterable[Question], on_result: OnScored, concurrency: int = 1) -> EngineLog:
+    def score(
+        self,
+        questions: Iterable[Question],
+        on_result: OnScored,
+        concurrency: int = 1,
+        on_shapes: OnShapes | None = None,
+    ) -> EngineLog:
         """Score `questions` with up to `concurrency` in flight; each result goes to `on_result` as it ends.
 
+        on_shapes: told before each result what ran up to it, so that a killed run can keep it.
         Every question in flight brings up to `batch_size` masked copies (an autoregressive model: its one sequence) into
         each forward. Those that cannot be scored are told first. Returns the engine's log.
         """
@@ -119,7 +117,7 @@ class QuestionSession:
             fitting.append(question)
         if not fitting:
             return EngineLog((), 0.0, 0.0, {})
-        return self._run(fitting, length, on_result, min(concurrency, len(fitting)))
+        return self._run(fitting, length, on_result, min(concurrency, len(fitting)), on_shapes)
 
     def warm_up(self, questions: Sequence[Question], concurrency: int) -> None:
         """Score `questions` once and forget them, so that the first timed ones do not pay for allocations."""
@@ -132,9 +130,16 @@ class QuestionSession:
 
         return measure_costs(self.model, shapes, seconds)
 
-    def _run(self, questions: Sequence[Question], length: int, on_result: OnScored, concurrency: int) -> EngineLog:
+    def _run(
+        self,
+        questions: Sequence[Question],
+        length: int,
+        on_result: OnScored,
+        concurrency: int,
+        on_shapes: OnShapes | None,
+    ) -> EngineLog:
         timer = timer_for(self.model.device)
-        tallies: dict[tuple[int, int], _Tally] = {}
+        tallies: dict[tuple[str, int, int], ShapeTally] = {}
         with torch.inference_mode():
             timer.settle()
             clock = Clock(timer)
@@ -153,10 +158,12 @@ class QuestionSession:
                         flying.remove(one)
                         watch = clock.stop(one.question.id)
                         clock.pause()
+                        if on_shapes is not None:
+                            on_shapes(shapes_so_far(tallies, clock))
                         on_result(self._result(one, clock.items(watch), clock.total))
                         clock.resume()
             except KeyboardInterrupt:
-                raise Interrupted("Interrupted.", self._log(tallies, clock)) from None
+                raise Interrupted("Interrupted.", engine_log(tallies, clock)) from None
             except RuntimeError as error:
                 # torch says it in a subclass of RuntimeError on a GPU, and in its words alone on a CPU.
                 if "memory" not in str(error).lower():
@@ -165,7 +172,7 @@ class QuestionSession:
                     f"There is not enough memory for {rows} sequences of {length} positions beside the model. "
                     "Lower the concurrency or batch_size."
                 ) from error
-            return self._log(tallies, clock)
+            return engine_log(tallies, clock)
 
     def _admit(self, waiting: Iterator[Question], places: int, clock: Clock) -> list[_InFlight]:
         """As many questions as there are places, tokenised and asking for their first forward."""
@@ -184,7 +191,11 @@ class QuestionSession:
         return admitted
 
     def _advance(
-        self, flying: Sequence[_InFlight], engine: ScoringEngine, clock: Clock, tallies: dict[tuple[int, int], _Tally]
+        self,
+        flying: Sequence[_InFlight],
+        engine: ScoringEngine,
+        clock: Clock,
+        tallies: dict[tuple[str, int, int], ShapeTally],
     ) -> None:
         """One forward for all questions in flight that can share it, and what each makes of it."""
         batch = [one for one in flying if not engine.one_width or one.width == flying[0].width]
@@ -194,7 +205,7 @@ class QuestionSession:
         replies = iter(engine.run(asks))
         interval = clock.mark("score", ids)
         width, rows = max(one.width for one in batch), sum(len(ask.tokens) for ask in asks)
-        tally = tallies.setdefault((width, rows), _Tally())
+        tally = tallies.setdefault(("score", width, rows), ShapeTally())
         tally.intervals.append(interval)
         tally.decided += sum(len(ask.row) for ask in asks)
         tally.keys += width
@@ -223,24 +234,6 @@ class QuestionSession:
             seconds=seconds,
             elapsed_seconds=elapsed,
         )
-
-    def _log(self, tallies: dict[tuple[int, int], _Tally], clock: Clock) -> EngineLog:
-        """What was run until now, read from the clock's marks."""
-        clock.pause()
-        shapes = tuple(
-            ForwardShape(
-                "score",
-                width,
-                rows,
-                len(tally.intervals),
-                sum(clock.timer.seconds(*interval) for interval in tally.intervals),
-                tally.decided,
-                tally.keys,
-                tally.in_flight,
-            )
-            for (width, rows), tally in tallies.items()
-        )
-        return EngineLog(shapes, clock.total, clock.paused_seconds, dict(clock.totals))
 
     def _windows(self, question: Question) -> list[Window]:
         """(what is known, what is scored): one of a question with a prompt, one or more of a whole text."""

@@ -10,6 +10,7 @@ import torch
 
 from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
+from dllm_audit.decode.tally import OnShapes, engine_log, shapes_so_far
 from dllm_audit.errors import AuditError, Interrupted, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, timer_for
 from dllm_audit.records import (
@@ -66,9 +67,11 @@ class RecipeSession:
         on_result: OnResult,
         concurrency: int = 1,
         traced: bool = False,
+        on_shapes: OnShapes | None = None,
     ) -> EngineLog:
         """Decode `requests` with up to `concurrency` in flight; each result goes to `on_result` as it ends.
 
+        on_shapes: told before each result what ran up to it, so that a killed run can keep it.
         Requests with different recipes are decoded in groups, in order of first appearance. Returns the engine's log.
         """
         if concurrency < 1:
@@ -96,8 +99,7 @@ class RecipeSession:
             groups.setdefault(recipe, []).append(prepared)
         logs: list[EngineLog] = []
         for recipe, group in groups.items():
-            before = sum(log.makespan_seconds for log in logs)
-            logs.append(self._run_group(recipe, group, on_result, concurrency, traced, before))
+            logs.append(self._run_group(recipe, group, on_result, concurrency, traced, _join(logs), on_shapes))
         return _join(logs)
 
     def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float]:
@@ -118,7 +120,8 @@ class RecipeSession:
         on_result: OnResult,
         concurrency: int,
         traced: bool,
-        before: float,
+        before: EngineLog,
+        on_shapes: OnShapes | None,
     ) -> EngineLog:
         length = max(self._row_input(prepared).length for prepared in group)
         rows = min(concurrency, len(group))
@@ -150,12 +153,15 @@ class RecipeSession:
                     clock.mark("detokenise", [finished.job.id])
                     watch = clock.stop(finished.job.id)
                     clock.pause()
-                    booked = Booked(clock.items(watch), clock.ttft(watch) if answer_ids else None, before + clock.total)
+                    elapsed = before.makespan_seconds + clock.total
+                    booked = Booked(clock.items(watch), clock.ttft(watch) if answer_ids else None, elapsed)
+                    if on_shapes is not None:
+                        on_shapes((*before.shapes, *shapes_so_far(loop.shapes, clock)))
                     on_result(_generation(finished, text, answer_ids, stop, booked))
                     clock.resume()
             except KeyboardInterrupt:
-                raise Interrupted("Interrupted.", _log(loop, clock)) from None
-            return _log(loop, clock)
+                raise Interrupted("Interrupted.", _join([before, engine_log(loop.shapes, clock)])) from None
+            return engine_log(loop.shapes, clock)
 
     def _jobs(self, group: Sequence[Prepared], clock: Clock, traced: bool) -> Iterator[Job]:
         for prepared in group:
@@ -300,25 +306,6 @@ def _generation(
         stop=stop,
         trace=Trace(tuple(row.trace_forwards), tuple(row.trace_commits)) if row.traced else None,
     )
-
-
-def _log(loop: DecodeLoop, clock: Clock) -> EngineLog:
-    """What the loop did until now, read from the clock's marks."""
-    clock.pause()
-    shapes = tuple(
-        ForwardShape(
-            kind,
-            width,
-            rows,
-            len(tally.intervals),
-            sum(clock.timer.seconds(*interval) for interval in tally.intervals),
-            tally.decided,
-            tally.keys,
-            tally.in_flight,
-        )
-        for (kind, width, rows), tally in loop.shapes.items()
-    )
-    return EngineLog(shapes, clock.total, clock.paused_seconds, dict(clock.totals))
 
 
 def _join(logs: Sequence[EngineLog]) -> EngineLog:

@@ -18,6 +18,7 @@ from dllm_audit.evaluate.prompts import (
 
 if TYPE_CHECKING:
     from dllm_audit.backend import Backend, LikelihoodSession, Session
+    from dllm_audit.decode.tally import OnShapes
     from dllm_audit.evaluate.scoring import Answer
     from dllm_audit.models.loading import LoadedModel
     from dllm_audit.records import EngineLog, Failure, Generation, ScoredAnswer
@@ -36,9 +37,16 @@ class Decoding:
     session: Session
     given: Mapping[str, Any]
 
-    def run(self, items: Sequence[Any], keep: Callable[[Generation | Failure], None], concurrency: int) -> EngineLog:
-        """Decode `items`; each result goes to `keep` as it ends."""
-        return self.session.generate([item.request(self.given) for item in items], keep, concurrency)
+    def run(
+        self,
+        items: Sequence[Any],
+        keep: Callable[[Generation | Failure], None],
+        concurrency: int,
+        on_shapes: OnShapes | None = None,
+    ) -> EngineLog:
+        """Decode `items`; each result goes to `keep` as it ends, before it what ran so far to `on_shapes`."""
+        requests = [item.request(self.given) for item in items]
+        return self.session.generate(requests, keep, concurrency, on_shapes=on_shapes)
 
     def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
         """Decode `items` and forget them."""
@@ -58,9 +66,15 @@ class Scoring:
     resolution: Resolution
     session: LikelihoodSession
 
-    def run(self, items: Sequence[Any], keep: Callable[[ScoredAnswer | Failure], None], concurrency: int) -> EngineLog:
-        """Score `items`; each result goes to `keep` as it ends."""
-        return self.session.score([item.question() for item in items], keep, concurrency)
+    def run(
+        self,
+        items: Sequence[Any],
+        keep: Callable[[ScoredAnswer | Failure], None],
+        concurrency: int,
+        on_shapes: OnShapes | None = None,
+    ) -> EngineLog:
+        """Score `items`; each result goes to `keep` as it ends, before it what ran so far to `on_shapes`."""
+        return self.session.score([item.question() for item in items], keep, concurrency, on_shapes)
 
     def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
         """Score `items` and forget them."""

@@ -168,10 +168,12 @@ class Store:
         result: Generation | ScoredAnswer | Failure,
         continuation: str | None = None,
         choice: int | None = None,
+        shapes: Sequence[ForwardShape] = (),
     ) -> None:
         """Store one finished request: answered, scored or failed.
 
         continuation: the answer that was to be scored. choice: its place among the answers of its document.
+        shapes: the forwards since the result before, which `add_log` replaces by those of the whole sitting.
         """
         values: dict[str, Any] = {
             "run_id": run_id,
@@ -199,6 +201,7 @@ class Store:
             values |= {f"{item}_seconds": result.seconds.get(item, 0.0) for item in TIME_ITEMS}
         with self._transaction():
             self._insert("requests", values)
+            self._extend("forward_shapes", [(run_id, sitting, *_shape_row(shape)) for shape in shapes])
 
     def add_trace(self, run_id: str, ordinal: int, result: Generation) -> None:
         """Store the step trace of a request that was decoded again for it."""
@@ -212,7 +215,7 @@ class Store:
                 self._extend(table, rows)
 
     def add_log(self, run_id: str, sitting: int, log: EngineLog) -> None:
-        """Store what the engine did in one sitting."""
+        """Store what the engine did in one sitting, in place of what `add_result` stored of it."""
         with self._transaction():
             self._connection.execute("DELETE FROM forward_shapes WHERE run_id = ? AND sitting = ?", [run_id, sitting])
             self._extend("forward_shapes", [(run_id, sitting, *_shape_row(shape)) for shape in log.shapes])
@@ -250,9 +253,11 @@ class Store:
             )
 
     def _extend(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
-        if rows:
-            marks = ", ".join("?" for _ in rows[0])
-            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        for first in range(0, len(rows), 500):
+            # One statement for many rows: DuckDB takes about a millisecond for each statement.
+            some = rows[first : first + 500]
+            marks = ", ".join(["(" + ", ".join("?" for _ in some[0]) + ")"] * len(some))
+            self._connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in some for value in row])
 
     # -- reading --
 

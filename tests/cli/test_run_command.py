@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from dllm_audit.analysis.summary import summarise
 from dllm_audit.cli.main import main
 from dllm_audit.decode.session import RecipeSession
 from dllm_audit.models.tiny import EMBEDDED_MODELS
-from dllm_audit.records import TIME_ITEMS
+from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.store.database import Store
 
 TINY_LLADA = str(Path(__file__).parents[1] / "golden" / "tiny-llada")
@@ -47,11 +48,11 @@ def decoded(monkeypatch) -> list[str]:
     ids: list[str] = []
     inner = RecipeSession.generate
 
-    def generate(self, requests, on_result, concurrency=1, traced=False):
+    def generate(self, requests, on_result, concurrency=1, traced=False, on_shapes=None):
         requests = list(requests)
         if not traced:
             ids.extend(request.id for request in requests if not request.id.startswith("warm-up"))
-        return inner(self, requests, on_result, concurrency, traced)
+        return inner(self, requests, on_result, concurrency, traced, on_shapes)
 
     monkeypatch.setattr(RecipeSession, "generate", generate)
     return ids
@@ -191,9 +192,20 @@ def add_result(self, *arguments):
     if len(kept) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 Store.add_result = add_result
+from dllm_audit.analysis.summary import summarise
 from dllm_audit.cli.main import main
 main(sys.argv[1:])
 """
+
+
+def row_forwards(database: Path, run_id: str, sitting: int) -> int:
+    with Store.open(database) as store:
+        rows = store.query("SELECT * FROM forward_shapes WHERE run_id = ? AND sitting = ?", [run_id, sitting])
+    return sum(row["count"] * row["rows"] for row in rows)
+
+
+def total_forwards(requests) -> int:
+    return sum(r[f"{kind}_forwards"] or 0 for r in requests for kind in FORWARD_KINDS)
 
 
 @pytest.mark.slow
@@ -208,6 +220,7 @@ def test_a_killed_run_is_resumed_with_the_same_answers_metrics_and_counts_and_de
     (before,) = stored(database)
     assert before["status"] == "interrupted"
     assert len(before["requests"]) == 3
+    assert row_forwards(database, before["run_id"], 1) >= total_forwards(before["requests"])
 
     status, out, err = call(*arguments, "--resume")
     assert status == 0, err
@@ -217,6 +230,12 @@ def test_a_killed_run_is_resumed_with_the_same_answers_metrics_and_counts_and_de
     assert sorted(decoded) == sorted(str(n) for n in range(6) if n not in kept)
     assert (after["run_id"], after["sittings"]) == (before["run_id"], 2)
     assert json.loads(out)["runs"][0]["resumed"] is True
+    # The forwards of the killed sitting are known up to its last stored answer, so what rows waited is too.
+    assert row_forwards(database, after["run_id"], 2) == total_forwards(
+        r for r in after["requests"] if r["sitting"] == 2
+    )
+    with Store.open(database) as store:
+        assert summarise(store, after["run_id"]).batch_tax.value is not None
 
     whole = tmp_path / "whole.duckdb"
     assert call(*arguments, db=whole)[0] == 0

@@ -141,6 +141,16 @@ def test_an_autoregressive_answer_is_one_forward_without_its_last_token():
     assert (shape.rows, shape.count, shape.width) == (5, 1, 17)
 
 
+def test_before_each_result_the_forwards_up_to_it_are_told():
+    told, results = [], []
+    session = QuestionSession(model_of("llama"), LikelihoodSettings(), 0)
+    log = session.score(
+        QUESTIONS, results.append, 1, lambda shapes: told.append((len(results), sum(s.count for s in shapes)))
+    )
+    assert told == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert log.batch_forwards == 5
+
+
 def test_an_exact_value_runs_every_masked_copy_and_the_greedy_check_until_a_token_differs():
     """Three tokens have seven copies of nine positions; the first greedy token is another one: eight sequences."""
     (result,) = scored("dream", QUESTIONS[:1])[0].values()

@@ -317,6 +317,19 @@ def test_ctrl_c_ends_the_work_with_the_log_of_what_was_done():
     assert stop.value.log.batch_forwards == 10
 
 
+def test_before_each_result_the_forwards_up_to_it_are_told_those_of_earlier_groups_too():
+    told = []
+    session = backend("ar").open(model_of("llama"), {"gen_length": 5, "stop_at_eos": False})
+    requests = [ask("a"), ask("b"), ask("c", settings={"temperature": 0.5})]
+    results = []
+    log = session.generate(
+        requests, results.append, on_shapes=lambda shapes: told.append((len(results), sum(s.count for s in shapes)))
+    )
+    # One prefill and four steps for each request; the third one has a recipe of its own.
+    assert told == [(0, 5), (1, 10), (2, 15)]
+    assert log.batch_forwards == 15
+
+
 @pytest.mark.parametrize("text", ["", "Ünï😀 \x00 \u2028", "<|mask|><|endoftext|>", "a" * 200])
 def test_special_words_typed_by_a_person_are_only_text(text, tmp_path):
     save_tokenizer(tmp_path)

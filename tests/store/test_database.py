@@ -203,6 +203,18 @@ def test_shapes_of_two_sittings_are_added_up(store):
     assert store.run("run-a")["store_seconds"] == 0.75
 
 
+def test_shapes_that_came_with_the_requests_of_a_killed_sitting_are_kept_and_those_of_a_whole_one_replaced(store):
+    row = {"run_id": "run-a", "key": "k", "doc_id": 0, "prompt": "", "prompt_sha256": ""}
+    seen = [ForwardShape("denoise", 8, 2, 3, 0.5, 24, 90, 6)], [ForwardShape("denoise", 8, 2, 2, 0.25, 16, 60, 4)]
+    for ordinal, shapes in enumerate(seen):
+        store.add_result(**row, ordinal=ordinal, sitting=1, result=answer(), shapes=shapes)
+    assert store.shapes("run-a") == [ForwardShape("denoise", 8, 2, 5, 0.75, 40, 150, 10)]
+    store.add_result(**row, ordinal=2, sitting=2, result=answer(), shapes=seen[0])
+    whole = ForwardShape("denoise", 8, 2, 4, 1.0, 32, 120, 8)
+    store.add_log("run-a", 2, EngineLog((whole,), 1.0, 0.0, {}))
+    assert store.shapes("run-a") == [ForwardShape("denoise", 8, 2, 9, 1.75, 72, 270, 18)]
+
+
 def test_a_trace_comes_back_in_order_and_replaces_an_earlier_one(store):
     store.add_trace("run-a", 0, answer())
     store.add_trace("run-a", 0, answer())
