@@ -1,14 +1,15 @@
 """The clock of a run: a gapless sequence of labelled intervals, and what each request in flight makes of them.
 
 Every interval between two marks belongs to exactly one label and to the requests that took part in it. For a request in
-flight that took no part, the interval is `waiting`. So a request's items add up to its total by construction of the
-marks, and the total is checked against a clock of its own (start and stop times), which the tests do.
+flight that took no part, the interval is `waiting`; so is the time in which a request that has arrived queues for a row.
+So a request's items add up to its total by construction of the marks, and the total is checked against a clock of its own
+(start and stop times), which the tests do.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,29 +86,44 @@ def timer_for(device: torch.device) -> Timer:
 class Stopwatch:
     """What one request has seen so far: labelled intervals between marks, without gaps.
 
-    until_first_token: how many of them had passed when its first token was final.
+    queued_seconds: how long it had been there before the first of them.
+    until_first_token: how many of them had passed when its first token was final; until_closes: when each block closed.
     """
 
     intervals: list[tuple[str, Any, Any]] = field(default_factory=list)
+    queued_seconds: float = 0.0
     until_first_token: int | None = None
+    until_closes: list[int] = field(default_factory=list)
 
 
 class Clock:
-    """Marks of one run. `mark(label, ids)` closes the interval since the last mark."""
+    """Marks of one run. `mark(label, ids)` closes the interval since the last mark.
 
-    def __init__(self, timer: Timer) -> None:
+    host: seconds of the host's clock, for what no mark tells: time outside the timed region, and arrivals.
+    """
+
+    def __init__(self, timer: Timer, host: Callable[[], float] = time.perf_counter) -> None:
         self.timer = timer
         self.open: dict[str, Stopwatch] = {}
+        self._host = host
         self._last = timer.now()
-        self._stored = 0.0
-        self._paused_at: int | None = None
+        self._began = host()
+        self._outside = 0.0
+        self._paused_at: float | None = None
         self._run: list[tuple[str, Any, Any]] = []
         self.totals: dict[str, float] = {}
 
-    def start(self, id: str) -> None:
-        """Hand over request `id`: its clock starts now."""
+    def start(self, id: str, queued_seconds: float = 0.0) -> None:
+        """Take on request `id`: its clock starts now, or has run for `queued_seconds` while it queued."""
         self.mark("host", ())
-        self.open[id] = Stopwatch()
+        self.open[id] = Stopwatch(queued_seconds=queued_seconds)
+
+    def start_over(self, id: str) -> None:
+        """What was done for `id` so far came to nothing: it has waited until now."""
+        watch = self.open[id]
+        watch.intervals = [("waiting", start, stop) for _, start, stop in watch.intervals]
+        watch.until_first_token = None
+        watch.until_closes.clear()
 
     def mark(self, label: str, ids: Iterable[str] | None) -> tuple[Any, Any]:
         """Close the interval since the last mark as `label`, worked on by `ids` (`None`: by all in flight)."""
@@ -126,9 +142,25 @@ class Clock:
         if watch.until_first_token is None:
             watch.until_first_token = len(watch.intervals)
 
+    def block_closed(self, id: str) -> None:
+        """A block of `id` is complete and could be delivered, as of the last mark."""
+        watch = self.open[id]
+        watch.until_closes.append(len(watch.intervals))
+
     def stop(self, id: str) -> Stopwatch:
         """The text of `id` is back, as of the last mark."""
         return self.open.pop(id)
+
+    def elapsed(self) -> float:
+        """Seconds of the timed region up to now by the host's clock, which needs no wait for the device."""
+        return self._host() - self._began - self._outside
+
+    def idle_until(self, moment: float) -> None:
+        """Sleep until `elapsed` is `moment`. The time is the run's and nobody's in particular."""
+        self.mark("host", ())
+        while (left := moment - self.elapsed()) > 0:
+            time.sleep(left)
+        self.mark("idle", ())
 
     def pause(self) -> None:
         """Leave the timed region, for example to store a result. Time until `resume` belongs to nobody.
@@ -142,12 +174,12 @@ class Clock:
         for label, start, stop in self._run:
             self.totals[label] = self.totals.get(label, 0.0) + self.timer.seconds(start, stop)
         self._run.clear()
-        self._paused_at = time.perf_counter_ns()
+        self._paused_at = self._host()
 
     def resume(self) -> None:
         """Enter the timed region again."""
         assert self._paused_at is not None, "only a paused clock can be resumed"
-        self._stored += (time.perf_counter_ns() - self._paused_at) / 1e9
+        self._outside += self._host() - self._paused_at
         self._paused_at = None
         self._last = self.timer.now()
 
@@ -155,6 +187,8 @@ class Clock:
         """Begin the timed region: what was marked so far is forgotten."""
         self._run.clear()
         self.totals.clear()
+        self._outside = 0.0
+        self._began = self._host()
         self._last = self.timer.now()
 
     @property
@@ -165,18 +199,32 @@ class Clock:
     @property
     def paused_seconds(self) -> float:
         """Time spent outside the timed region so far."""
-        return self._stored
+        return self._outside
 
     def items(self, watch: Stopwatch) -> dict[str, float]:
-        """Seconds of a stopped request by item, and "total", the sum of its intervals. Call between pause and resume."""
+        """Seconds of a stopped request by item, and "total", their sum. Call between pause and resume."""
         seconds = dict.fromkeys(TIME_ITEMS, 0.0)
+        seconds["waiting"] = watch.queued_seconds
         for label, start, stop in watch.intervals:
             seconds[label] += self.timer.seconds(start, stop)
         seconds["total"] = sum(seconds.values())
         return seconds
 
     def ttft(self, watch: Stopwatch) -> float | None:
-        """Seconds from hand-over to the first final token, time outside the timed region left out."""
+        """Seconds from its arrival to the first final token, time outside the timed region left out."""
         if watch.until_first_token is None:
             return None
-        return sum(self.timer.seconds(start, stop) for _, start, stop in watch.intervals[: watch.until_first_token])
+        return self._moments(watch, [watch.until_first_token])[0]
+
+    def closes(self, watch: Stopwatch) -> tuple[float, ...]:
+        """Seconds from its arrival to the close of each block, time outside the timed region left out."""
+        return self._moments(watch, watch.until_closes)
+
+    def _moments(self, watch: Stopwatch, counts: Sequence[int]) -> tuple[float, ...]:
+        """Seconds from the arrival of a request until so many of its intervals had passed; `counts` ascend."""
+        moments, passed, seconds = [], 0, watch.queued_seconds
+        for count in counts:
+            seconds += sum(self.timer.seconds(start, stop) for _, start, stop in watch.intervals[passed:count])
+            passed = count
+            moments.append(seconds)
+        return tuple(moments)

@@ -160,6 +160,85 @@ def test_a_restart_forgets_what_was_before_the_timed_region(timer):
     assert clock.total == 1
 
 
+def test_who_queued_before_being_taken_on_has_waited_that_long(timer):
+    clock = Clock(timer)
+    clock.start("a", queued_seconds=7)
+    timer.second = 2
+    clock.mark("denoise", ["a"])
+    clock.first_token("a")
+    watch = clock.stop("a")
+    clock.pause()
+    assert clock.items(watch) == items(waiting=7, denoise=2, total=9)
+    assert clock.ttft(watch) == 9
+    assert clock.total == 2  # the run's own time knows no queue: others were served meanwhile
+
+
+def test_a_block_closes_with_the_mark_after_which_it_was_complete(timer):
+    clock = Clock(timer)
+    clock.start("a", queued_seconds=1)
+    for label, at in (("prefill", 2), ("denoise", 5), ("sampling", 6), ("denoise", 9), ("sampling", 10)):
+        timer.second = at
+        clock.mark(label, ["a"])
+        if label == "sampling":
+            clock.block_closed("a")
+    watch = clock.stop("a")
+    clock.pause()
+    assert clock.closes(watch) == (1 + 6, 1 + 10)
+
+
+def test_what_came_to_nothing_was_waiting(timer):
+    clock = Clock(timer)
+    clock.start("a")
+    timer.second = 4
+    clock.mark("denoise", ["a"])
+    clock.first_token("a")
+    clock.block_closed("a")
+    clock.start_over("a")
+    timer.second = 6
+    clock.mark("denoise", ["a"])
+    clock.first_token("a")
+    watch = clock.stop("a")
+    clock.pause()
+    assert clock.items(watch) == items(waiting=4, denoise=2, total=6)
+    assert (clock.ttft(watch), clock.closes(watch)) == (6, ())
+    assert clock.totals == {"denoise": 6, "host": 0}  # the run did work all the time
+
+
+def test_idle_time_is_the_runs_and_nobodys(timer, monkeypatch):
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        timer.second += seconds
+
+    monkeypatch.setattr("dllm_audit.measure.clock.time.sleep", sleep)
+    clock = Clock(timer, host=lambda: timer.second)
+    timer.second = 2
+    clock.idle_until(5)
+    clock.idle_until(4)  # that is past: nothing to wait for
+    clock.start("a")
+    timer.second = 6
+    clock.mark("denoise", ["a"])
+    watch = clock.stop("a")
+    clock.pause()
+    assert slept == [3]
+    assert clock.items(watch)["total"] == 1
+    assert clock.totals == {"host": 2, "idle": 3, "denoise": 1}
+    assert clock.total == 6
+
+
+def test_elapsed_is_the_hosts_view_of_the_timed_region(timer):
+    clock = Clock(timer, host=lambda: timer.second)
+    timer.second = 10
+    clock.restart()
+    timer.second = 12
+    clock.pause()
+    timer.second = 50  # a result is being stored
+    clock.resume()
+    timer.second = 51
+    assert clock.elapsed() == 3
+
+
 # -- the clock of real decoding --
 
 
