@@ -6,7 +6,7 @@ is called open, with the number of documents that would close it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isinf
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
 from dllm_audit.analysis.references import control_of
-from dllm_audit.analysis.repeats import repeated_speed, repeats_of
+from dllm_audit.analysis.repeats import RepeatGroup, group_repeats, repeated_speed, repeated_time, repeats_of
 from dllm_audit.analysis.rows import without_damaged
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
@@ -42,6 +42,9 @@ FLOOR = 0.05
 
 #: Discordance that is assumed where too few documents were discordant to estimate it.
 _ASSUMED_DISCORDANCE = 0.1
+
+#: Why requests in flight together have no interval of their own.
+_SHARED = "interval unknown: requests in flight together share forwards, so it needs at least 5 interleaved repeats"
 
 QualityVerdict = Literal["not worse", "worse", "open", "unknown"]
 SpeedVerdict = Literal["faster", "slower", "open", "unknown"]
@@ -85,6 +88,7 @@ class Comparison:
     tokenizers do not touch. length: answered characters of the candidate over those of the baseline.
     control: speed of the same configuration against itself, where that was run; None otherwise.
     identical: whether both sides answered every common document with the same text.
+    doubts: why its times are not reliable, as sentences; they are caveats too.
     caveats: what a reader must know before using the verdict, as sentences.
     """
 
@@ -103,6 +107,7 @@ class Comparison:
     manifests: ManifestDifference
     control: float | None
     identical: bool
+    doubts: tuple[str, ...]
     caveats: tuple[str, ...]
     verdict: str
 
@@ -141,29 +146,84 @@ class Comparison:
         )
 
 
-def compare(
-    store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN, control: float | None = None
-) -> Comparison:
-    """Compare two stored runs by their ids, with what their repeats say about speed.
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The request of a candidate and that of its baseline for one document."""
 
-    margin: the loss in quality that was allowed beforehand, 0.02 for two points.
+
+class Comparisons:
+    """Comparisons of the runs of one store, each with the A/A control that was interleaved with it.
+
+    A run is read once and a control worked out once, however many comparisons need them.
+    runs: those that may be repeats or controls; by default all that are stored. known: summaries read before.
     """
-    ours, theirs = summarise(store, candidate), summarise(store, baseline)
-    return compare_rows(
-        ours,
-        theirs,
-        (store.requests(ours.run_id), store.requests(theirs.run_id)),
-        (store.answers(ours.run_id), store.answers(theirs.run_id)),
-        margin,
-        control,
-        (repeats_of(store, ours), repeats_of(store, theirs)),
-    )
+
+    def __init__(
+        self, store: Store, runs: Sequence[Mapping[str, Any]] | None = None, known: Iterable[RunSummary] = ()
+    ) -> None:
+        self._store = store
+        self._runs = store.runs() if runs is None else runs
+        self._summaries = {summary.run_id: summary for summary in known}
+        self._groups: dict[str, RepeatGroup] = {}
+        self._controls: dict[tuple[str, str], float | None] = {}
+
+    def summary(self, run_id: str) -> RunSummary:
+        """The figures of a run, by its id or an unambiguous beginning of it."""
+        found = self._summaries.get(run_id) or summarise(self._store, run_id)
+        return self._summaries.setdefault(found.run_id, found)
+
+    def repeats(self, run_id: str) -> RepeatGroup:
+        """The runs of the same configuration and command, that run itself included."""
+        summary = self.summary(run_id)
+        if summary.run_id not in self._groups:
+            alike = [self.summary(str(run["run_id"])) for run in repeats_of(summary.run, self._runs)]
+            # Of two runs with the same number only the later one is a repeat; the other stands for itself.
+            groups = [*group_repeats(alike), *group_repeats([summary])]
+            for group in groups:
+                for member in group.summaries:
+                    self._groups.setdefault(member.run_id, group)
+        return self._groups[summary.run_id]
+
+    def pairs(self, candidate: str, baseline: str) -> list[Pair]:
+        """The requests of two runs, by their ids, that both answered."""
+        return pair_requests(self._store.requests(candidate), self._store.requests(baseline))
+
+    def control(self, run: Mapping[str, Any]) -> float | None:
+        """Speed of the A/A control that was interleaved with `run` over its twin; None where no control was run."""
+        found = control_of(run, self._runs)
+        if found is None:
+            return None
+        key = str(found[0]["run_id"]), str(found[1]["run_id"])
+        if key not in self._controls:
+            self._controls[key] = self._compare(*key, DEFAULT_MARGIN, None).speed.value
+        return self._controls[key]
+
+    def compare(self, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN) -> Comparison:
+        """Compare two runs by their ids, with what their repeats and the control say about speed.
+
+        margin: the loss in quality that was allowed beforehand, 0.02 for two points. A control beside its own twin
+        is what the machine makes up, so no control stands beside that.
+        """
+        ours, theirs = self.summary(candidate), self.summary(baseline)
+        pair = control_of(ours.run, self._runs)
+        is_control = pair is not None and {str(run["run_id"]) for run in pair} == {ours.run_id, theirs.run_id}
+        return self._compare(ours.run_id, theirs.run_id, margin, None if is_control else self.control(ours.run))
+
+    def _compare(self, candidate: str, baseline: str, margin: float, control: float | None) -> Comparison:
+        store = self._store
+        return compare_rows(
+            self.summary(candidate),
+            self.summary(baseline),
+            (store.requests(candidate), store.requests(baseline)),
+            (store.answers(candidate), store.answers(baseline)),
+            margin,
+            control,
+            (self.repeats(candidate).summaries, self.repeats(baseline).summaries),
+        )
 
 
-def control_speed(store: Store, run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Speed of the control that was interleaved with `run` over its twin; None where no control was run."""
-    found = control_of(run, runs)
-    return None if found is None else compare(store, found[0]["run_id"], found[1]["run_id"]).speed.value
+def compare(store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN) -> Comparison:
+    """Compare two stored runs by their ids or unambiguous beginnings of them, as `Comparisons.compare` does."""
+    return Comparisons(store).compare(candidate, baseline, margin)
 
 
 def compare_rows(
@@ -180,12 +240,10 @@ def compare_rows(
     repeats: all runs of the two configurations; where five or more pairs of them were made, or requests shared
     forwards, the speed is that of all of them together with an interval over repeats.
     """
-    (ours_kept, ours_bad), (theirs_kept, theirs_bad) = without_damaged(requests[0]), without_damaged(requests[1])
-    damaged = [*ours_bad, *theirs_bad]
-    ours, theirs = _by_document(ours_kept), _by_document(theirs_kept)
-    common = [key for key in ours if key in theirs]
-    unpaired = len(ours.keys() | theirs.keys()) - len(common)
-    pairs = [(ours[key], theirs[key]) for key in common]
+    damaged = [row for side in requests for row in without_damaged(side)[1]]
+    ours, theirs = (_by_document(side) for side in requests)
+    pairs = pair_requests(*requests)
+    unpaired = len(ours.keys() | theirs.keys()) - len(pairs)
     same_task = candidate.run["task"] == baseline.run["task"]
     if not same_task:
         pairs = []
@@ -196,10 +254,15 @@ def compare_rows(
     if repeats and over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
         speed = over_repeats
         timed = [side for group in repeats for side in group]
-    speed, doubts = _doubted(speed, timed)
-    characters, _ = _doubted(
+    speed, doubts = with_doubt(speed, timed)
+    characters, _ = with_doubt(
         _speed(candidate, baseline, pairs, "answered_characters", "characters"), [candidate, baseline]
     )
+    time = _time(candidate, baseline, pairs)
+    over_repeats = repeated_time(*repeats) if repeats and pairs else None
+    if over_repeats is not None and (over_repeats.has_interval or not time.has_interval):
+        time = over_repeats
+    time, _ = with_doubt(time, timed)
     length = _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
     failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
@@ -221,7 +284,7 @@ def compare_rows(
         documents=len(pairs),
         unpaired=unpaired if same_task else len(ours) + len(theirs),
         speed=speed,
-        time=_time(pairs),
+        time=time,
         characters=characters,
         speed_verdict=speed_verdict,
         length=length,
@@ -231,6 +294,7 @@ def compare_rows(
         manifests=manifests,
         control=control,
         identical=identical,
+        doubts=tuple(doubts),
         caveats=tuple(caveats),
         verdict=_verdict(
             speed, speed_verdict, quality, length, parity, manifests, len(pairs), control, same_task, identical,
@@ -239,8 +303,8 @@ def compare_rows(
     )  # fmt: skip
 
 
-def _doubted(speed: Figure, timed: Sequence[RunSummary]) -> tuple[Figure, list[str]]:
-    """(the speed with the allowance that books which do not close ask for, what to say of it).
+def with_doubt(speed: Figure, timed: Sequence[RunSummary]) -> tuple[Figure, list[str]]:
+    """(a speed, or a ratio of two, with the allowance that books which do not close ask for, what to say of it).
 
     Up to 5 % nothing happens; up to 25 % the interval is widened by how far each side is off; beyond, no interval is
     left, and so no verdict: the times describe something else than the work.
@@ -276,17 +340,20 @@ def _unfinished(candidate: RunSummary, baseline: RunSummary) -> str:
     return f"{'one side is' if len(sides) == 1 else 'both sides are'} unfinished ({names})"
 
 
+def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]) -> list[Pair]:
+    """The requests of both sides, by document, that both answered; damaged ones are left out."""
+    ours, theirs = _by_document(candidate), _by_document(baseline)
+    return [(row, theirs[key]) for key, row in ours.items() if key in theirs]
+
+
 def _by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
     """Answered requests by document; where the task gives no document, by its place in the task's order."""
     found: dict[Any, Mapping[str, Any]] = {}
-    for row in requests:
+    for row in without_damaged(requests)[0]:
         if row["error_type"] is None:
             key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
             found.setdefault(key, row)
     return found
-
-
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], column: str, what: str) -> Figure:
@@ -317,8 +384,7 @@ def _shared_speed(candidate: RunSummary, baseline: RunSummary, column: str) -> F
     )
     if not ours or not theirs:
         return Figure(None, "x", "derived", reason="the throughput of one side is not known")
-    reason = "interval unknown: requests in flight together share forwards, so it needs at least 5 interleaved repeats"
-    return Figure(ours / theirs, "x", "derived", reason=reason)
+    return Figure(ours / theirs, "x", "derived", reason=_SHARED)
 
 
 def _batches(pairs: Sequence[Pair], column: str) -> tuple[list[Batch], list[Batch]]:
@@ -350,9 +416,21 @@ def _scaled(batches: Sequence[Batch], summary: RunSummary) -> list[Batch]:
     return [Batch(b.tokens, b.seconds * scale) for b in batches]
 
 
-def _time(pairs: Sequence[Pair]) -> Figure:
-    ours, theirs = (sum(pair[side]["total_seconds"] for pair in pairs) for side in (0, 1))
-    return ratio(theirs, ours, "x", "derived", "the two runs have no answered document in common")
+def _time(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair]) -> Figure:
+    """Seconds of the baseline over those of the candidate, for the paired documents."""
+    kept = [pair for pair in pairs if all(row["total_seconds"] > 0 for row in pair)]
+    if not kept:
+        return Figure(None, "x", "derived", reason="the two runs have no answered document in common that took time")
+    ours, theirs = ([Batch(1, pair[side]["total_seconds"]) for pair in kept] for side in (0, 1))
+    generator = np.random.default_rng(SEED)
+    found = speedup_interval([ours], [theirs], level="batch", draws=draws_for(len(kept)), generator=generator)
+    if candidate.run["concurrency"] > 1 or baseline.run["concurrency"] > 1:
+        return Figure(found.ratio, "x", "derived", reason=_SHARED)
+    if found.low is None:
+        reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} documents"
+        return Figure(found.ratio, "x", "derived", reason=reason)
+    basis = f"{len(kept)} paired documents, one run each"
+    return Figure(found.ratio, "x", "derived", found.low, found.high, basis=basis)
 
 
 def _length(pairs: Sequence[Pair]) -> Figure:

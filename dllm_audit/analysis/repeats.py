@@ -7,18 +7,15 @@ repeats or more the repeats themselves are drawn; with fewer, the variation betw
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dllm_audit.analysis.figures import Figure
-from dllm_audit.analysis.summary import SEED, RunSummary, summarise
+from dllm_audit.analysis.summary import SEED, RunSummary
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval, throughput_interval
-
-if TYPE_CHECKING:
-    from dllm_audit.store.database import Store
 
 _SAME = ("invocation", "backend", "provenance", "model", "task", "role", "concurrency", "fidelity")
 
@@ -47,11 +44,11 @@ def group_repeats(summaries: Sequence[RunSummary]) -> tuple[RepeatGroup, ...]:
     return tuple(_group([found[number] for number in sorted(found)]) for found in groups.values())
 
 
-def repeats_of(store: Store, summary: RunSummary) -> tuple[RunSummary, ...]:
-    """Every stored repeat of a run's configuration from the same command, the run itself included."""
-    wanted = _configuration(summary.run)
-    ids = [run["run_id"] for run in store.runs() if _configuration(run) == wanted]
-    return tuple(summary if run_id == summary.run_id else summarise(store, run_id) for run_id in ids)
+def repeats_of(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of `runs` that are of the configuration and command of `run`, itself included."""
+    wanted = _configuration(run)
+    # Spelling out a configuration takes long where many runs are stored, and the command alone decides mostly.
+    return [other for other in runs if other["invocation"] == run["invocation"] and _configuration(other) == wanted]
 
 
 def repeated_throughput(summaries: Sequence[RunSummary]) -> Figure:
@@ -67,14 +64,30 @@ def repeated_throughput(summaries: Sequence[RunSummary]) -> Figure:
 
 def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Speed of one configuration over another, repeat by repeat; None where fewer than two repeats can be paired."""
+    return _over_repeats(ours, theirs, lambda s: (s.answered_tokens, s.makespan_seconds.value))
+
+
+def repeated_time(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
+    """Seconds a request of the second configuration over those of the first, as `repeated_speed` pairs them."""
+    return _over_repeats(ours, theirs, lambda s: (s.answered, sum(share.seconds for share in s.seconds)))
+
+
+def _over_repeats(
+    ours: Sequence[RunSummary],
+    theirs: Sequence[RunSummary],
+    amounts: Callable[[RunSummary], tuple[int, float | None]],
+) -> Figure | None:
+    """A ratio of rates of work over time; `amounts` gives the work and the seconds of one run."""
     by_number = {summary.run["repeat"]: summary for summary in theirs}
     pairs = [(summary, by_number[summary.run["repeat"]]) for summary in ours if summary.run["repeat"] in by_number]
-    timed = [pair for pair in pairs if all(s.makespan_seconds.value and s.answered_tokens for s in pair)]
-    if len(timed) < 2:
+    found = [tuple(map(amounts, pair)) for pair in pairs]
+    batches = [[Batch(work, seconds or 0.0) for work, seconds in pair] for pair in found if all(map(all, pair))]
+    if len(batches) < 2:
         return None
-    sides = [[[batch] for batch in _batches([pair[side] for pair in timed])] for side in (0, 1)]
-    found = speedup_interval(*sides, generator=np.random.default_rng(SEED))
-    return _figure(found.ratio, found.low, found.high, "x", "derived", len(timed))
+    ratio = speedup_interval(
+        *([[pair[side]] for pair in batches] for side in (0, 1)), generator=np.random.default_rng(SEED)
+    )
+    return _figure(ratio.ratio, ratio.low, ratio.high, "x", "derived", len(batches))
 
 
 def _configuration(run: Mapping[str, Any]) -> str:

@@ -8,6 +8,13 @@ A recipe names a quantity and where it must lie. The quantity is taken with its 
 - wholly outside otherwise: not reproduced
 - across the edge: undecided, with the documents that would settle it if the estimate stays where it is
 
+A speed is taken from the clock, so it bears what the clock cannot tell apart: what runs of one configuration differ by,
+and how far the books of a run are from closing. Books that do not close are a caveat of every verdict on a speed, and no
+speed is concluded from books that are far off.
+
+Every verdict stands for itself. Only those that rest on a test of a margin have a p-value: of all that are asked for
+together, one that is lost at a false discovery rate of 5 % (Benjamini-Hochberg) is a caveat.
+
 Without runs, on other hardware, or where the reference is no standard, nothing is judged: not comparable here.
 """
 
@@ -36,7 +43,7 @@ from dllm_audit.claims.schema import (
 
 if TYPE_CHECKING:
     from dllm_audit.analysis.figures import Figure
-    from dllm_audit.analysis.pairing import Comparison, QualityComparison
+    from dllm_audit.analysis.pairing import Comparison, Comparisons, QualityComparison
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.store.database import Store
 
@@ -45,12 +52,24 @@ RATIO_SHARE = 0.8
 
 DEFAULT_MARGIN_POINTS = 2.0
 
+ENOUGH_REPEATS = 5
+"""Interleaved repeats from which a speed has an interval that holds from run to run."""
+
+FALSE_DISCOVERIES = 0.05
+"""The rate at which margins that are tested together may be shown by chance."""
+
 POWER_FACTOR = 2.3
 """Documents beyond those at which an interval just clears an edge, so that it does so in four of five repetitions:
 ((z(0.95) + z(0.80)) / z(0.95)) squared."""
 
+WIDER_SAMPLE = 4
+"""So many times the documents halve an interval."""
+
 MOST_DOCUMENTS = 1_000_000
 """Beyond so many documents a difference is as good as none."""
+
+TIMED = ("speed ratio", "time ratio", "throughput")
+"""Quantities that are taken from the clock."""
 
 
 class Verdict(StrEnum):
@@ -98,6 +117,7 @@ class Check:
     scope: `claim` for the claim's own checkpoint; `mechanism` for other models, which says something of the cause and
     nothing of the claim's speed. embedded: whether those are the models of the package. shows: what was put to the test.
     next_commands: what would settle it; empty when it is reproduced. obstacle: only with "not comparable here".
+    p_value: of the test that the loss is within the margin, where the verdict rests on one.
     """
 
     claim: str
@@ -113,6 +133,7 @@ class Check:
     caveats: tuple[str, ...]
     next_commands: tuple[str, ...]
     obstacle: Obstacle | None = None
+    p_value: float | None = None
 
     @property
     def fails(self) -> bool:
@@ -124,10 +145,12 @@ class Check:
 
 @dataclass(frozen=True)
 class _Judged:
+    """needed: documents that would settle it. repeats: so many runs of each side would."""
+
     verdict: Verdict
     reason: str
     needed: int | None = None
-    again: bool = False
+    repeats: int | None = None
     obstacle: Obstacle | None = None
 
 
@@ -142,13 +165,17 @@ def check_claims(
     model: str | None = None,
     baseline_model: str | None = None,
     runs: Sequence[Run] | None = None,
+    known: Sequence[RunSummary] = (),
 ) -> list[Check]:
     """The verdict on every recipe of every claim; a claim without one has one "not comparable here".
 
     store: None when there are no results yet. `model` and `baseline_model` take the place of those of the claims' own
     recipes, never of the mechanisms. runs: those of the store that a side may be, all by default;
-    the A/A control beside them counts in any case.
+    repeats and the A/A control beside them count in any case. known: summaries of runs that were read before.
     """
+    from dllm_audit.analysis.pairing import Comparisons
+
+    comparisons = None if store is None else Comparisons(store, known=known)
     if runs is None:
         runs = [] if store is None else store.runs()
     checks = []
@@ -156,9 +183,29 @@ def check_claims(
         if claim.recipe is None and not claim.mechanisms:
             checks.append(_no_recipe(claim))
         if claim.recipe is not None:
-            checks.append(_check(claim, claim.recipe, store, runs, database, model, baseline_model))
-        checks += [_check(claim, mechanism, store, runs, database) for mechanism in claim.mechanisms]
-    return checks
+            checks.append(_check(claim, claim.recipe, comparisons, runs, database, model, baseline_model))
+        checks += [_check(claim, mechanism, comparisons, runs, database) for mechanism in claim.mechanisms]
+    return _together(checks)
+
+
+def _together(checks: Sequence[Check]) -> list[Check]:
+    """The checks, where a margin that was shown is not among those that many tests together still show."""
+    from dllm_audit.statistics.multiple import benjamini_hochberg
+
+    tested = [n for n, check in enumerate(checks) if check.p_value is not None]
+    counts = benjamini_hochberg([checks[n].p_value or 0.0 for n in tested], FALSE_DISCOVERIES)
+    out = list(checks)
+    for n, still in zip(tested, counts, strict=True):
+        check = checks[n]
+        if still or check.verdict not in (Verdict.REPRODUCED, Verdict.CAVEAT):
+            continue
+        caveat = (
+            f"Of the {len(tested)} margins tested together some are shown by chance: at a false discovery rate of "
+            f"{FALSE_DISCOVERIES * 100:g} % (Benjamini-Hochberg) this one is not shown, p = {check.p_value:.3g}."
+        )
+        ask = check.next_commands or (f"dllm-audit claims check {check.claim}",)
+        out[n] = replace(check, verdict=Verdict.CAVEAT, caveats=(*check.caveats, caveat), next_commands=ask)
+    return out
 
 
 def _no_recipe(claim: Claim) -> Check:
@@ -182,7 +229,7 @@ def _no_recipe(claim: Claim) -> Check:
 def _check(
     claim: Claim,
     recipe: Recipe,
-    store: Store | None,
+    comparisons: Comparisons | None,
     runs: Sequence[Run],
     database: Path,
     model: str | None = None,
@@ -215,40 +262,39 @@ def _check(
             obstacle=Obstacle.NO_NUMBER,
         )
     found = _find(runs, sides)
-    if found is None or store is None:
+    if found is None or comparisons is None:
         return replace(blank, reason=_missing(runs, sides, database), obstacle=Obstacle.NO_RUNS)
     ours, theirs = found
-    used = (str(ours["run_id"]),) + ((str(theirs["run_id"]),) if theirs else ())
     elsewhere = _other_hardware(claim, ours) if not mechanism else None
     if elsewhere and quantity == "throughput":
         return replace(
             blank,
             reason=f"Absolute speeds are judged on the same hardware only: {elsewhere}.",
-            runs=used,
+            runs=(str(ours["run_id"]),),
             next_commands=(f"dllm-audit claims show {claim.id}",),
             obstacle=Obstacle.OTHER_HARDWARE,
         )
     if theirs is None:
-        figures = _alone(store, ours, quantity)
+        taken = _alone(comparisons, ours, quantity)
         comparison = None
     else:
-        comparison = _compare(store, ours, theirs, recipe, claim)
-        figures = _between(store, comparison, quantity, expectation)
-    judged = _judge(figures[0], quantity, expectation)
-    caveats = _caveats(claim, recipe, sides, quantity, comparison, ours, elsewhere, mechanism)
+        comparison = comparisons.compare(ours["run_id"], theirs["run_id"], _margin_points(claim, recipe) / 100)
+        taken = _between(comparisons, comparison, quantity, expectation)
+    judged = _judge(taken.figures[0], quantity, expectation)
+    caveats = [*taken.doubts, *_caveats(claim, recipe, sides, quantity, comparison, ours, elsewhere, mechanism)]
     if comparison is not None:
         judged = _guarded(judged, recipe, quantity, comparison, _promises_quality(claim, recipe, expectation), caveats)
     verdict = Verdict.CAVEAT if judged.verdict is Verdict.REPRODUCED and caveats else judged.verdict
-    extra = _quality_numbers(comparison, quantity)
     return replace(
         blank,
         verdict=verdict,
         reason=judged.reason,
-        numbers=(*figures, *extra),
-        runs=used,
+        numbers=(*taken.figures, *_quality_numbers(comparison, quantity)),
+        runs=taken.runs,
         caveats=tuple(caveats),
-        next_commands=_next(verdict, judged, recipe, sides, used, database),
+        next_commands=_next(verdict, judged, recipe, sides, taken.runs, database),
         obstacle=judged.obstacle,
+        p_value=None if judged.obstacle else taken.p_value,
     )
 
 
@@ -266,18 +312,6 @@ def _missing(runs: Sequence[Run], sides: Sides, database: Path) -> str:
     both = [side for side in (sides.candidate, sides.reference) if side is not None]
     lacking = [side for side in both if not candidates(runs, side)] or both[1:]
     return f"{database} has no run of {' and none of '.join(map(str, lacking))}."
-
-
-def _compare(store: Store, ours: Run, theirs: Run, recipe: Recipe, claim: Claim) -> Comparison:
-    from dllm_audit.analysis.pairing import compare
-    from dllm_audit.analysis.references import control_of
-
-    control = None
-    twins = control_of(ours, store.runs())
-    if twins is not None:
-        alike = compare(store, twins[0]["run_id"], twins[1]["run_id"])
-        control = alike.speed.value
-    return compare(store, ours["run_id"], theirs["run_id"], _margin_points(claim, recipe) / 100, control)
 
 
 def _margin_points(claim: Claim, recipe: Recipe) -> float:
@@ -308,55 +342,84 @@ def _other_hardware(claim: Claim, run: Run) -> str | None:
 # -- quantities --
 
 
-def _alone(store: Store, run: Run, quantity: str) -> tuple[Number, ...]:
-    """The quantity of one run, first."""
-    from dllm_audit.analysis.summary import summarise
+@dataclass(frozen=True)
+class _Taken:
+    """A quantity, first of `figures`, with what it is made of; the runs it is from; why its times are not reliable.
 
-    summary = summarise(store, run["run_id"])
+    runs: candidate first, then the reference, then their other repeats. p_value: that a loss is within its margin.
+    """
+
+    figures: tuple[Number, ...]
+    runs: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    p_value: float | None = None
+
+
+def _alone(comparisons: Comparisons, run: Run, quantity: str) -> _Taken:
+    """The quantity of one run."""
+    from dllm_audit.analysis.pairing import with_doubt
+
+    run_id = str(run["run_id"])
+    summary = comparisons.summary(run_id)
     if quantity == "throughput":
-        return (_number("throughput", summary.throughput),)
+        group = comparisons.repeats(run_id)
+        figure, timed = summary.throughput, [summary]
+        if group.throughput.has_interval or not figure.has_interval:
+            figure, timed = group.throughput, list(group.summaries)
+        figure, doubts = with_doubt(figure, timed)
+        numbers = _with_noise(comparisons, _number("throughput", figure), figure, run)
+        return _Taken(numbers, _all_of(run_id, timed), tuple(doubts))
     if quantity == "tokens per forward":
-        return (_tokens_per_forward(store, summary),)
+        return _Taken((_tokens_per_forward(comparisons, summary),), (run_id,))
     metric = summary.primary_metric
     if metric is None:
-        return (Number("quality", None, None, None, "%", "measured", "the run has no metric"),)
-    return (_percent(f"quality ({metric.label})", metric.figure),)
+        return _Taken((Number("quality", None, None, None, "%", "measured", "the run has no metric"),), (run_id,))
+    return _Taken((_percent(f"quality ({metric.label})", metric.figure),), (run_id,))
 
 
-def _between(store: Store, comparison: Comparison, quantity: str, expectation: Expectation) -> tuple[Number, ...]:
-    """The quantity of two runs, first, then what it is made of."""
-    from dllm_audit.analysis.pairing import noise_bar
-
+def _between(comparisons: Comparisons, comparison: Comparison, quantity: str, expectation: Expectation) -> _Taken:
+    """The quantity of two runs."""
     ours, theirs = comparison.candidate, comparison.baseline
-    if quantity == "speed ratio":
+    used: tuple[str, ...] = (ours.run_id, theirs.run_id)
+    if quantity in TIMED:
+        figure = comparison.speed if quantity == "speed ratio" else comparison.time
+        found = _with_noise(comparisons, _number(quantity, figure), figure, ours.run)
         parts = (_number("candidate", ours.throughput), _number("reference", theirs.throughput))
-        found = _number("speed ratio", comparison.speed)
-        return (_beyond_noise(found, noise_bar(comparison.speed, comparison.control)), *parts)
+        if "repeats" in figure.basis or "repeats" in figure.reason:
+            used = _all_of(*used, *(s for run in used for s in comparisons.repeats(run).summaries))
+        return _Taken((*found, *(parts if quantity == "speed ratio" else ())), used, comparison.doubts)
     if quantity == "quality difference":
-        return _quality_difference(comparison, expectation)
-    rows = [
-        {row["doc_id"]: row for row in store.requests(side.run_id) if row["error_type"] is None}
-        for side in (ours, theirs)
-    ]
-    pairs = [(rows[0][doc], rows[1][doc]) for doc in rows[0] if doc in rows[1]]
+        figures, p_value = _quality_difference(comparison, expectation)
+        return _Taken(figures, used, p_value=p_value)
+    pairs = comparisons.pairs(ours.run_id, theirs.run_id)
     if quantity == "agreement":
-        return (_agreement(pairs),)
-    if quantity == "time ratio":
-        return (_ratio_of(quantity, pairs, lambda row: 1.0, lambda row: row["total_seconds"]),)
-    found = _ratio_of(quantity, pairs, lambda row: row["committed_tokens"], lambda row: row["committing_forwards"])
-    parts = (
+        return _Taken((_agreement(pairs),), used)
+    found = (
+        _ratio_of(quantity, pairs, lambda row: row["committed_tokens"], lambda row: row["committing_forwards"]),
         _number("candidate", ours.committed_per_forward),
         _number("reference", theirs.committed_per_forward),
     )
-    return (found, *parts)
+    return _Taken(found, used)
 
 
-def _beyond_noise(number: Number, bar: float) -> Number:
-    """The interval widened by what runs of one configuration differ by on this machine."""
-    if number.low is None or number.high is None or bar <= 1:
-        return number
-    basis = f"{number.basis}, {_NOISE} {bar:.3f}x for what runs of one configuration differ by"
-    return replace(number, low=number.low / bar, high=number.high * bar, basis=basis)
+def _all_of(*runs: str | RunSummary | Sequence[RunSummary]) -> tuple[str, ...]:
+    flat = [run for item in runs for run in (item if isinstance(item, tuple | list) else (item,))]
+    return tuple(dict.fromkeys(run if isinstance(run, str) else run.run_id for run in flat))
+
+
+def _with_noise(comparisons: Comparisons, number: Number, figure: Figure, run: Run) -> tuple[Number, ...]:
+    """A speed with its interval widened by what runs of one configuration differ by here, and the control that says so."""
+    from dllm_audit.analysis.pairing import noise_bar
+
+    control = comparisons.control(run)
+    bar = noise_bar(figure, control)
+    if number.low is not None and number.high is not None and bar > 1:
+        basis = f"{number.basis}, {_NOISE} {bar:.3f}x for what runs of one configuration differ by"
+        number = replace(number, low=number.low / bar, high=number.high * bar, basis=basis)
+    if control is None:
+        return (number,)
+    basis = "the same configuration twice, as the A/A control"
+    return (number, Number("the same against itself", control, None, None, "x", "derived", basis))
 
 
 def _ratio_of(name: str, pairs: Sequence[tuple[Any, Any]], over: Any, under: Any) -> Number:
@@ -376,13 +439,13 @@ def _ratio_of(name: str, pairs: Sequence[tuple[Any, Any]], over: Any, under: Any
     )
 
 
-def _tokens_per_forward(store: Store, summary: RunSummary) -> Number:
+def _tokens_per_forward(comparisons: Comparisons, summary: RunSummary) -> Number:
     import numpy as np
 
     from dllm_audit.analysis.summary import SEED
     from dllm_audit.statistics.throughput import Batch, throughput_interval
 
-    rows = [row for row in store.requests(summary.run_id) if row["error_type"] is None and row["committing_forwards"]]
+    rows = [row for row, _ in comparisons.pairs(summary.run_id, summary.run_id) if row["committing_forwards"]]
     if not rows:
         return Number("tokens per forward", None, None, None, "tokens", "measured", "no request was answered")
     batches = [Batch(row["committed_tokens"], row["committing_forwards"]) for row in rows]
@@ -412,11 +475,13 @@ def _agreement(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> 
     return Number("agreement", found.ratio, found.low, high, "share", "measured", basis)
 
 
-def _quality_difference(comparison: Comparison, expectation: Expectation) -> tuple[Number, ...]:
+def _quality_difference(comparison: Comparison, expectation: Expectation) -> tuple[tuple[Number, ...], float | None]:
+    """(the difference with what it is made of, the p-value where a margin was tested)."""
     quality = comparison.quality
     if quality is None or quality.difference.value is None:
         why = "no metric was scored on both sides"
-        return (Number("quality difference", None, None, None, "points", "derived", why),)
+        return (Number("quality difference", None, None, None, "points", "derived", why),), None
+    p_value = None
     low, high = quality.difference.low, quality.difference.high
     basis = quality.difference.basis or quality.difference.reason
     if quality.counts is not None and _is_margin(expectation):
@@ -424,10 +489,10 @@ def _quality_difference(comparison: Comparison, expectation: Expectation) -> tup
 
         # One-sided: the bound that the test of the margin rests on.
         test = non_inferiority(quality.counts, -(expectation.low or 0.0) / 100)
-        low, high, basis = test.low, test.high, f"{basis}, one-sided 5 %"
+        low, high, basis, p_value = test.low, test.high, f"{basis}, one-sided 5 %", test.p_value
     name = f"quality difference ({quality.label})"
     value, low, high = (None if x is None else x * 100 for x in (quality.difference.value, low, high))
-    return (Number(name, value, low, high, "points", "derived", basis), *_quality_numbers(comparison, ""))
+    return (Number(name, value, low, high, "points", "derived", basis), *_quality_numbers(comparison, "")), p_value
 
 
 def _quality_numbers(comparison: Comparison | None, quantity: str) -> tuple[Number, ...]:
@@ -471,8 +536,10 @@ def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
         reason = f"The {quantity} cannot be taken: {number.basis}."
         return _Judged(Verdict.NOT_COMPARABLE, reason, obstacle=Obstacle.NO_FIGURE)
     said = _said(number)
+    timed = quantity in TIMED
     if number.low is None or number.high is None:
-        return _Judged(Verdict.UNDECIDED, f"{said} is without an interval: {number.basis}.")
+        reason = f"{said} is without an interval: {number.basis}."
+        return _Judged(Verdict.UNDECIDED, reason, repeats=ENOUGH_REPEATS if timed else None)
     least = float("-inf") if expectation.low is None else expectation.low
     most = float("inf") if expectation.high is None else expectation.high
     if least <= number.low and number.high <= most:
@@ -481,15 +548,25 @@ def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
         if _opposite(number, quantity, expectation):
             return _Judged(Verdict.CONTRADICTED, f"{said} shows the opposite.")
         return _Judged(Verdict.NOT_REPRODUCED, f"{said} lies wholly outside.")
-    needed = _needed(number, quantity, least, most)
     if _NOISE in number.basis:
         return _Judged(
             Verdict.UNDECIDED,
-            f"{said} lies across the edge, {number.basis.rpartition(', ')[2]}. Run it again when the machine is quiet.",
-            again=True,
+            f"{said} lies across the edge, {number.basis.rpartition(', ')[2]}. "
+            f"{ENOUGH_REPEATS} interleaved repeats on a quiet machine say what those differ by.",
+            repeats=ENOUGH_REPEATS,
         )
-    reach = "" if needed is None else f" About {needed:,} documents would settle it if the estimate stays."
-    return _Judged(Verdict.UNDECIDED, f"{said} lies across the edge.{reach}", needed)
+    needed = _needed(number, quantity, least, most)
+    over = "repeats" if timed and "repeats" in number.basis else "documents"
+    clusters = _clusters(number)
+    if needed is None and clusters is not None and clusters * WIDER_SAMPLE <= MOST_DOCUMENTS:
+        needed = clusters * WIDER_SAMPLE
+        reach = f" The estimate lies on the edge or close to it; {needed:,} {over} halve the interval."
+    else:
+        reach = "" if needed is None else f" About {needed:,} {over} would settle it if the estimate stays."
+    reason = f"{said} lies across the edge.{reach}"
+    if over == "repeats":
+        return _Judged(Verdict.UNDECIDED, reason, repeats=needed)
+    return _Judged(Verdict.UNDECIDED, reason, needed)
 
 
 def _opposite(number: Number, quantity: str, expectation: Expectation) -> bool:
@@ -509,15 +586,15 @@ def _opposite(number: Number, quantity: str, expectation: Expectation) -> bool:
 
 
 def _needed(number: Number, quantity: str, least: float, most: float) -> int | None:
-    """Documents at which the interval would clear the nearest edge with power 80 %, if the estimate stays.
+    """Documents, or repeats where those were drawn, at which the interval would clear the nearest edge with power 80 %.
 
-    None when it lies on the edge, or when the machine's noise keeps the interval wide however many documents there are.
+    That is if the estimate stays. None when it lies on the edge, or when nobody could make so many.
     """
     assert number.value is not None
     assert number.low is not None
     assert number.high is not None
-    documents = _documents(number)
-    if documents is None or _NOISE in number.basis:
+    documents = _clusters(number)
+    if documents is None:
         return None
     scale = log if quantity in RATIOS and number.low > 0 else float
     center, half = scale(number.value), (scale(number.high) - scale(number.low)) / 2
@@ -531,7 +608,8 @@ def _needed(number: Number, quantity: str, least: float, most: float) -> int | N
     return needed if needed <= MOST_DOCUMENTS else None
 
 
-def _documents(number: Number) -> int | None:
+def _clusters(number: Number) -> int | None:
+    """How many documents or repeats the interval of a number is over."""
     head = number.basis.partition(" ")[0]
     return int(head) if head.isdigit() else None
 
@@ -645,9 +723,9 @@ def _next(
         return ()
     if judged.needed is not None:
         return tuple(command.line(database) for command in commands(recipe, sides, judged.needed))
-    if judged.again:
-        return tuple(command.line(database) for command in commands(recipe, sides))
-    if len(used) == 2:
+    if judged.repeats is not None:
+        return tuple(command.line(database) for command in commands(recipe, sides, repeats=judged.repeats))
+    if sides.reference is not None:
         return (f"dllm-audit compare {used[0]} {used[1]} --db {database}",)
     return (f"dllm-audit show {used[0]} --db {database}",)
 

@@ -398,7 +398,9 @@ def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) ->
         lines += _field("because", found.reason)
         # The first is in the reason already.
         lines += _field("numbers", "; ".join(_amount(n) for n in found.numbers[1:])) if found.numbers[1:] else []
-        lines += _field("basis", f"{found.numbers[0].basis}; {found.numbers[0].status}") if found.numbers else []
+        # Without an interval the reason says it already.
+        if found.numbers and found.numbers[0].low is not None:
+            lines += _field("basis", f"{found.numbers[0].basis}; {found.numbers[0].status}")
         for caveat in found.caveats:
             lines += _field("caveat", caveat)
         if found.runs:

@@ -28,12 +28,11 @@ def command(candidate: str, baseline: str, margin: float, database: Path, as_jso
     "Faster and not worse" is said only when both are decided and nothing but backend, model and decode settings differs.
     """
     from dllm_audit.analysis.facts import comparison_facts
-    from dllm_audit.analysis.pairing import compare, control_speed
+    from dllm_audit.analysis.pairing import compare
     from dllm_audit.store.database import Store
 
     with Store.open(database) as store:
-        control = control_speed(store, store.run(candidate), store.runs())
-        found = compare(store, candidate, baseline, margin / 100, control)
+        found = compare(store, candidate, baseline, margin / 100)
     click.echo(json.dumps(comparison_facts(found), indent=2, default=str) if as_json else _words(found))
 
 

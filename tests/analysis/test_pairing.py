@@ -1,12 +1,15 @@
 import pytest
 
-from dllm_audit.analysis.pairing import compare
+from dllm_audit.analysis.pairing import Comparisons, compare
 from dllm_audit.records import Failure
 
 
 @pytest.fixture
 def pair(empty_store, build):
-    """Store an ar run and a dualcache run of so many documents, and compare the second with the first."""
+    """Store an ar run and a dualcache run of so many documents, and compare the second with the first.
+
+    control: the ar run is there once more as A/A control, so many times as fast.
+    """
 
     def make(ours, theirs, *, candidate=None, baseline=None, row=None, control=None, text="#### 5"):
         n = len(ours)
@@ -19,7 +22,12 @@ def pair(empty_store, build):
             "add_run", empty_store, build("diffusion_row", "cand", **row),
             [build("diffusion_generation", text=text, **(candidate or {})) for _ in range(n)], ours, makespan=0.25 * n,
         )  # fmt: skip
-        return compare(empty_store, "cand", "base", control=control)
+        if control:
+            build(
+                "add_run", empty_store, build("run_row", "again", role="control"), [build("generation")] * n, theirs,
+                makespan=0.5 * n / control,
+            )  # fmt: skip
+        return compare(empty_store, "cand", "base")
 
     return make
 
@@ -87,7 +95,26 @@ def test_a_nuisance_makes_a_difference_not_attributable(pair):
 
 def test_a_difference_within_what_the_machine_makes_up_is_open(pair):
     found = pair([1] * 6, [1] * 6, control=2.5)
+    assert found.control == pytest.approx(2.5)
     assert found.speed_verdict == "open"
+
+
+def test_the_control_beside_its_twin_is_held_against_nothing(pair, empty_store):
+    pair([1] * 6, [1] * 6, control=2.5)
+    found = Comparisons(empty_store).compare("again", "base")
+    assert (found.control, found.speed.value) == (None, pytest.approx(2.5))
+
+
+def test_time_for_the_same_documents_has_an_interval_where_requests_ran_one_at_a_time(pair):
+    time = pair([1] * 6, [1] * 6).time
+    assert (time.low, time.high) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert time.basis == "6 paired documents, one run each"
+
+
+def test_requests_in_flight_together_have_no_time_of_their_own(pair):
+    time = pair([1] * 6, [1] * 6, row={"concurrency": 4}).time
+    assert not time.has_interval
+    assert time.reason.startswith("interval unknown: requests in flight together share forwards")
 
 
 def test_fewer_than_five_documents_have_no_interval(pair):

@@ -47,14 +47,21 @@ def store_run(
     num_fewshot=0,
     status="complete",
     environment=None,
+    books=None,
+    concurrency=1,
+    repeat=0,
 ):
-    """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default."""
+    """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default.
+
+    books: how far the parts are from the wall time, as a share of it; None where that was not checked.
+    """
     tokens = tokens or (lambda doc: [doc] * 10)
     kind = MODELS.get(model, "diffusion")
     manifest = {
         "environment": {"cpu": "A processor"} | (environment or {}),
         "model": {"ref": model, "provenance": "embedded" if model.startswith("tiny") else "hub"},
         "prompts": {"num_fewshot": num_fewshot, "limit": documents},
+        "books": {"discrepancy": books},
     }
     with Store.open(path, write=True) as store:
         store.begin_run(
@@ -69,8 +76,8 @@ def store_run(
                 "model": model,
                 "task": task,
                 "role": role,
-                "concurrency": 1,
-                "repeat": 0,
+                "concurrency": concurrency,
+                "repeat": repeat,
                 "settings": settings,
                 "setting_sources": {name: "option" if name in given else "default" for name in settings},
                 "manifest": manifest,

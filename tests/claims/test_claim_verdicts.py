@@ -141,9 +141,119 @@ def test_what_the_machine_makes_up_by_itself_is_no_difference(database):
     assert check.verdict is Verdict.UNDECIDED
     assert check.reason == (
         "The speed ratio 1.11x (0.93 to 1.33) lies across the edge, widened by 1.200x for what runs of one configuration "
-        "differ by. Run it again when the machine is quiet."
+        "differ by. 5 interleaved repeats on a quiet machine say what those differ by."
     )
-    assert check.next_commands[0].startswith("dllm-audit run --backend uncached")
+    assert check.numbers[1].name == "the same against itself"
+    assert check.numbers[1].value == pytest.approx(1 / 1.2)
+    assert all(" --repeats 5 " in line for line in check.next_commands)
+
+
+# -- times that are not reliable --
+
+TIMED = {
+    "speed ratio": {"expect": {"low": 1.2, "wording": "at least 1.2x"}},
+    "time ratio": {"expect": {"low": 1.2, "wording": "at least 1.2x"}},
+    "throughput": {
+        "baseline": None, "baseline_settings": None, "expect": {"low": 10, "wording": "at least 10 tokens/s"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("quantity", TIMED)
+@pytest.mark.parametrize(
+    ("off", "verdict", "factor"),
+    [
+        (0.05, Verdict.REPRODUCED, None),
+        (0.2, Verdict.CAVEAT, "1.20x"),
+        (-0.2, Verdict.CAVEAT, "1.25x"),
+        (0.3, Verdict.UNDECIDED, None),
+    ],
+)
+def test_no_speed_is_reproduced_without_a_word_from_books_that_do_not_close(database, quantity, off, verdict, factor):
+    two_runs(database, right=range(30), books=off)
+    check = verdict_of(database, mechanism(quantity=quantity, **TIMED[quantity]))
+    assert check.verdict is verdict
+    share = f"{(1 + off) * 100:.3g} %"
+    if verdict is Verdict.REPRODUCED:
+        assert not check.caveats
+    else:
+        assert check.caveats[0].startswith(
+            f"The times of uncached, threshold 0.9 are not reliable: its parts add up to {share} of its wall time."
+        )
+    if factor:
+        assert f"widened by {factor} because the books do not close" in check.numbers[0].basis
+    if verdict is Verdict.UNDECIDED:
+        assert check.numbers[0].low is None
+        assert "is without an interval" in check.reason
+        assert all(" --repeats 5 " in line for line in check.next_commands)
+
+
+@pytest.mark.parametrize("quantity", ["tokens per forward ratio", "agreement"])
+def test_what_is_counted_does_not_depend_on_the_clock(database, quantity):
+    two_runs(database, forwards=5, right=range(30), books=0.9)
+    check = verdict_of(database, mechanism(quantity=quantity, expect={"low": 0.8, "wording": "at least 0.8"}))
+    assert (check.verdict, check.caveats) == (Verdict.REPRODUCED, ())
+
+
+def test_a_time_ratio_is_widened_by_what_runs_differ_by(database):
+    two_runs(database, right=range(30))
+    check = verdict_of(database, mechanism(quantity="time ratio"))
+    assert check.reason == "The time ratio 2.00x (1.82 to 2.20) lies where the claim has it."
+
+
+def test_requests_that_share_forwards_have_no_interval_and_repeats_are_asked_for(database):
+    store_run(database, "fast", "uncached", settings=THRESHOLD, given=["threshold"], seconds=0.5, concurrency=4)
+    store_run(database, "slow", "uncached", settings=ONE, given=["tokens_per_step"], concurrency=4)
+    check = verdict_of(database, mechanism(quantity="time ratio", concurrency=4))
+    assert check.verdict is Verdict.UNDECIDED
+    assert "needs at least 5 interleaved repeats" in check.reason
+    assert all(" --repeats 5 " in line for line in check.next_commands)
+
+
+def test_five_repeats_are_judged_together_and_all_of_them_listed(database):
+    for n in range(5):
+        for name, settings, given, seconds in (
+            ("fast", THRESHOLD, ["threshold"], 0.5 + 0.01 * n),
+            ("slow", ONE, ["tokens_per_step"], 1.0),
+        ):
+            store_run(
+                database, f"{name} {n}", "uncached", settings=settings, given=given, seconds=seconds, repeat=n,
+                right=range(30), concurrency=4,
+            )  # fmt: skip
+    check = verdict_of(database, mechanism(concurrency=4))
+    assert check.verdict is Verdict.REPRODUCED
+    assert check.numbers[0].basis == "5 repeats"
+    assert len(check.runs) == 10
+
+
+# -- many at once --
+
+
+def test_a_margin_that_is_shown_only_by_chance_among_many_has_a_caveat(database):
+    two_runs(database, right=range(29))
+
+    # One of 40 lost: that it is less than 12 points has p = 0.032, by Tango's score.
+    def margin(points):
+        return mechanism(
+            quantity="quality difference", expect={"low": -points, "wording": f"less than {points} points lost"}
+        )
+
+    with Store.open(database) as store:
+        (alone,) = check_claims([margin(12)], store, database)
+        together = check_claims([margin(points) for points in (12, 1, 1, 1, 1)], store, database)
+    assert alone.p_value == pytest.approx(0.0322, abs=0.0001)
+    assert (alone.verdict, alone.caveats) == (Verdict.REPRODUCED, ())
+    assert together[0].verdict is Verdict.CAVEAT
+    assert together[0].caveats == (
+        "Of the 5 margins tested together some are shown by chance: at a false discovery rate of 5 % "
+        f"(Benjamini-Hochberg) this one is not shown, p = {alone.p_value:.3g}.",
+    )
+    assert [check.verdict for check in together[1:]] == [Verdict.UNDECIDED] * 4
+
+
+def test_verdicts_by_intervals_have_no_p_value(database):
+    two_runs(database, right=range(30))
+    assert verdict_of(database, mechanism()).p_value is None
 
 
 def test_tokens_per_forward_are_compared_by_document(database):

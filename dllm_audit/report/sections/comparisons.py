@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.manifests import difference_value
-from dllm_audit.analysis.pairing import DEFAULT_MARGIN, Comparison, compare_rows
+from dllm_audit.analysis.pairing import Comparison, Comparisons
 from dllm_audit.analysis.references import autoregressive_reference, control_of, one_token_reference
 from dllm_audit.report.sections.runs import RunRow
-
-if TYPE_CHECKING:
-    from dllm_audit.store.database import Store
 
 #: What a baseline stands for.
 AGAINST_AR = "the autoregressive model"
@@ -57,11 +53,11 @@ class ControlRow:
         return max(value, 1 / value) if value else 1.0
 
 
-def pair_rows(store: Store, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float) -> tuple[PairRow, ...]:
-    runs = [row.summary.run for row in all_rows]
+def pair_rows(
+    comparisons: Comparisons, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float
+) -> tuple[PairRow, ...]:
     leading = [row.summary.run for row in rows]
     by_id = {row.summary.run_id: row for row in all_rows}
-    noise: dict[tuple[str, str], float | None] = {}
     found = []
     for row in rows:
         run = row.summary.run
@@ -72,13 +68,12 @@ def pair_rows(store: Store, rows: Sequence[RunRow], all_rows: Sequence[RunRow], 
         for against, reference in references:
             if reference is None or reference["run_id"] not in by_id:
                 continue
-            baseline = by_id[reference["run_id"]]
-            comparison = _compare(store, row, baseline, margin, _noise(store, run, runs, by_id, noise))
-            found.append(PairRow(row, baseline, against, comparison, _differences(comparison)))
+            comparison = comparisons.compare(row.summary.run_id, reference["run_id"], margin)
+            found.append(PairRow(row, by_id[reference["run_id"]], against, comparison, _differences(comparison)))
     return tuple(found)
 
 
-def control_rows(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
+def control_rows(comparisons: Comparisons, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]:
     runs = [row.summary.run for row in rows]
     by_id = {row.summary.run_id: row for row in rows}
     found = []
@@ -88,39 +83,9 @@ def control_rows(store: Store, rows: Sequence[RunRow]) -> tuple[ControlRow, ...]
         pair = control_of(row.summary.run, [r for r in runs if r["role"] != "control"] + [row.summary.run])
         if pair:
             twin = by_id[pair[1]["run_id"]]
-            comparison = _compare(store, row, twin, DEFAULT_MARGIN, None)
+            comparison = comparisons.compare(row.summary.run_id, twin.summary.run_id)
             found.append(ControlRow(row, twin, comparison.documents, comparison.speed))
     return tuple(found)
-
-
-def _compare(store: Store, ours: RunRow, theirs: RunRow, margin: float, control: float | None) -> Comparison:
-    ids = ours.summary.run_id, theirs.summary.run_id
-    return compare_rows(
-        ours.summary,
-        theirs.summary,
-        (store.requests(ids[0]), store.requests(ids[1])),
-        (store.answers(ids[0]), store.answers(ids[1])),
-        margin,
-        control,
-        (ours.group.summaries, theirs.group.summaries),
-    )
-
-
-def _noise(
-    store: Store,
-    run: Mapping[str, Any],
-    runs: Sequence[Mapping[str, Any]],
-    by_id: Mapping[str, RunRow],
-    known: dict[tuple[str, str], float | None],
-) -> float | None:
-    """Speed of the A/A control that was interleaved with `run`, each worked out once."""
-    found = control_of(run, runs)
-    if found is None:
-        return None
-    key = found[0]["run_id"], found[1]["run_id"]
-    if key not in known:
-        known[key] = _compare(store, by_id[key[0]], by_id[key[1]], DEFAULT_MARGIN, None).speed.value
-    return known[key]
 
 
 def _differences(comparison: Comparison) -> tuple[DifferenceRow, ...]:

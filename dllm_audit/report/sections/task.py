@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dllm_audit.analysis.pairing import Comparisons
 from dllm_audit.analysis.summary import Metric
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
@@ -52,8 +53,9 @@ def task_section(
 ) -> TaskSection:
     shown = tuple(row for row in rows if row.summary.run["role"] != "control" and row.leads)
     metric = next((m for row in shown if (m := row.summary.primary_metric)), None)
-    pairs = pair_rows(store, shown, rows, margin)
-    controls = control_rows(store, rows)
+    comparisons = Comparisons(store, [row.summary.run for row in rows], [row.summary for row in rows])
+    pairs = pair_rows(comparisons, shown, rows, margin)
+    controls = control_rows(comparisons, rows)
     headline, sentences = task_findings(shown, pairs, metric, controls)
     return TaskSection(
         name=name,
