@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dllm_audit.analysis.figures import Figure
+    from dllm_audit.analysis.likelihoods import Likelihoods
     from dllm_audit.analysis.manifests import Difference
     from dllm_audit.analysis.pairing import Comparison
     from dllm_audit.analysis.summary import RunSummary
@@ -23,6 +24,20 @@ def figure_facts(figure: Figure) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value != ""}
 
 
+def likelihood_facts(found: Likelihoods | None) -> dict[str, Any] | None:
+    """How sure the log-likelihoods of a run are; None for a run that decoded text."""
+    if found is None:
+        return None
+    return {
+        "exact": found.exact,
+        "estimated": found.estimated,
+        "samples": found.samples,
+        "standard_error": figure_facts(found.standard_error),
+        "total": figure_facts(found.total),
+        "undecided": {metric: figure_facts(figure) for metric, figure in found.undecided.items()},
+    }
+
+
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """Everything about one run."""
     run = summary.run
@@ -32,7 +47,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         **{
             name: _plain(run[name])
             for name in (
-                "invocation", "backend", "provenance", "kind", "fidelity", "model", "task", "role", "concurrency", "repeat",
+                "invocation", "backend", "provenance", "kind", "fidelity", "model", "task", "output_type", "role", "concurrency", "repeat",
                 "status", "sittings", "planned_requests", "started_at", "ended_at",
             )
         },
@@ -55,13 +70,14 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "figures": {
             name: figure_facts(getattr(summary, name))
             for name in (
-                "makespan_seconds", "throughput", "characters_per_second", "correct_per_second", "committed_per_forward",
+                "makespan_seconds", "throughput", "requests_per_second", "characters_per_second", "correct_per_second", "committed_per_forward",
                 "tokens_per_forward", "positions_per_forward", "batch_tax", "guaranteed_share", "truncation_rate",
             )
         },
         "latency": {f"p{p:g}": figure_facts(f) for p, f in summary.latency.items()},
         "ttft": {f"p{p:g}": figure_facts(f) for p, f in summary.ttft.items()},
         "seconds": {share.item: share.seconds for share in summary.seconds},
+        "share_of_bound": summary.bound.as_dict(),
         "metrics": [
             {
                 "metric": m.name,
@@ -72,6 +88,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
             }
             for m in summary.metrics
         ],
+        "likelihoods": likelihood_facts(summary.likelihoods),
         "conventions": [
             {"id": c.id, "formula": c.formula, "rate": figure_facts(c.rate), "inflation": c.inflation, "hides": c.hides}
             for c in summary.conventions

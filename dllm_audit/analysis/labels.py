@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dllm_audit.analysis.references import is_one_token_per_step
+from dllm_audit.analysis.rows import asks_for_likelihoods
 
 #: Settings that are named where they were given; the others are in the table of settings.
 _NAMED = {
@@ -27,7 +28,10 @@ def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
     settings, sources = run["settings"], run["setting_sources"]
     overridden = settings.get("overridden") or []
     parts = [str(run["backend"])]
-    if run["kind"] == "diffusion" and is_one_token_per_step(run):
+    if asks_for_likelihoods(run):
+        if run["kind"] == "diffusion":
+            parts.append("exact" if settings.get("exact") else f"{settings.get('samples')} samples")
+    elif run["kind"] == "diffusion" and is_one_token_per_step(run):
         parts.append("1 token/step")
     for name, form in _NAMED.items():
         value = settings.get(name)

@@ -49,9 +49,10 @@ def likelihoods_of_rows(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str
     total = Figure(None, "nats", "measured", reason="no request was scored")
     if rows:
         value = sum(row["loglikelihood"] for row in rows)
-        basis = f"Monte Carlo error of {len(estimated)} estimates" if estimated else "every value is exact"
-        status = "estimated" if estimated else "measured"
-        total = Figure(value, "nats", status, value - 1.96 * error, value + 1.96 * error, basis)  # type: ignore[arg-type]
+        total = Figure(value, "nats", "measured", reason="every value is exact")
+        if estimated:
+            basis = f"Monte Carlo error of {len(estimated)} estimates"
+            total = Figure(value, "nats", "estimated", value - 1.96 * error, value + 1.96 * error, basis)
     return Likelihoods(
         exact=len(rows) - len(estimated),
         estimated=len(estimated),

@@ -27,6 +27,7 @@ from dllm_audit.errors import AuditError, Interrupted, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.evaluate.execution import Cell, Progress
     from dllm_audit.measure.roofline import DeviceSpeed
@@ -312,12 +313,14 @@ def _whole_numbers(text: str, option: str) -> list[int]:
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The facts of one run as `run --json` prints them. Seconds are summed over requests; throughput is over the makespan."""
+    from dllm_audit.analysis.facts import likelihood_facts
     from dllm_audit.records import FORWARD_KINDS
 
     run = summary.run
     items = {share.item: share.seconds for share in summary.seconds}
     return {
         **{name: run[name] for name in ("run_id", "backend", "provenance", "model", "task", "role", "repeat")},
+        "output_type": run["output_type"],
         "concurrency": run["concurrency"],
         "status": run["status"],
         "resumed": run["sittings"] > 1,
@@ -327,34 +330,56 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "answered_tokens": summary.answered_tokens,
         "committed_tokens": summary.committed_tokens,
         "tokens_per_second": summary.throughput.value,
+        "requests_per_second": summary.requests_per_second.value,
         "tokens_per_forward": summary.tokens_per_forward.value,
         "makespan_seconds": summary.makespan_seconds.value,
         "query_positions": summary.query_positions,
         "forwards": {kind: summary.forwards.get(kind, 0) for kind in FORWARD_KINDS},
         "seconds": {"total": sum(items.values()), **items},
+        "likelihoods": likelihood_facts(summary.likelihoods),
         "settings": run["settings"],
     }
 
 
 def _table(summaries: Sequence[RunSummary]) -> str:
-    """A summary table of runs, one line each."""
+    """A summary table of runs, one line each. What none of them has is no column: tokens, or how sure choices are."""
     from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.tables import aligned
 
-    rows = [("decoder", "model", "task", "answered", "quality", "tokens/s", "tokens/forward", "run")]
+    decoded = any(summary.likelihoods is None for summary in summaries)
+    scored = any(summary.likelihoods is not None for summary in summaries)
+    titles = ["decoder", "model", "task", "scored" if scored and not decoded else "answered", "quality"]
+    titles += ["tokens/s", "tokens/forward"] if decoded else []
+    titles += ["requests/s", "undecided"] if scored else []
+    rows = [(*titles, "run")]
     for summary in summaries:
-        run, metric = summary.run, summary.primary_metric
-        speed, per_forward = summary.throughput.value, summary.tokens_per_forward.value
-        rows.append(
-            (
-                label(run),
-                run["model"],
-                run["task"],
-                f"{summary.answered}/{summary.stored}",
-                "-" if metric is None or metric.figure.value is None else f"{metric.name} {metric.figure.value:.3f}",
-                "-" if speed is None else f"{speed:.1f}",
-                "-" if per_forward is None else f"{per_forward:.2f}",
-                summary.run_id,
+        run = summary.run
+        row = [label(run), run["model"], run["task"], f"{summary.answered}/{summary.stored}", _quality(summary)]
+        if decoded:
+            row += [_figure(summary.throughput, "{:.1f}"), _figure(summary.tokens_per_forward, "{:.2f}")]
+        if scored:
+            found = summary.likelihoods
+            undecided = (
+                None
+                if found is None or summary.primary_metric is None
+                else found.undecided.get(summary.primary_metric.name)
             )
-        )
-    return aligned(rows, right={3, 5, 6})
+            row += [
+                "-" if found is None else _figure(summary.requests_per_second, "{:.2f}"),
+                "-" if undecided is None else _figure(undecided, "{:.0%}"),
+            ]
+        rows.append((*row, summary.run_id))
+    return aligned(rows, right={3, *range(5, len(titles))})
+
+
+def _quality(summary: RunSummary) -> str:
+    """The metric that decides; of scored answers with its interval, which is all that such a run is about."""
+    metric = summary.primary_metric
+    if metric is None or metric.figure.value is None:
+        return "-"
+    ends = f" ({metric.figure.low:.3f} to {metric.figure.high:.3f})" if metric.figure.has_interval else ""
+    return f"{metric.name} {metric.figure.value:.3f}" + (ends if summary.likelihoods is not None else "")
+
+
+def _figure(figure: Figure, form: str) -> str:
+    return "-" if figure.value is None else form.format(figure.value)

@@ -47,7 +47,7 @@ def command(task: str | None, backend: str | None, database: Path, as_json: bool
 
 def _facts(store: Store) -> list[dict[str, Any]]:
     from dllm_audit.analysis.labels import label
-    from dllm_audit.analysis.rows import sound
+    from dllm_audit.analysis.rows import asks_for_likelihoods, sound
 
     counts = {row["run_id"]: row for row in store.query(_COUNTS)}
     metrics: dict[str, dict[str, float | None]] = {}
@@ -56,6 +56,7 @@ def _facts(store: Store) -> list[dict[str, Any]]:
     facts = []
     for run in store.runs():
         count = counts.get(run["run_id"], {"requests": 0, "failed": 0, "answered_tokens": 0})
+        scored = asks_for_likelihoods(run)
         makespan = run["makespan_seconds"] if sound(run["makespan_seconds"]) else None
         facts.append(
             {
@@ -67,6 +68,7 @@ def _facts(store: Store) -> list[dict[str, Any]]:
                 "provenance": run["provenance"],
                 "model": run["model"],
                 "task": run["task"],
+                "output_type": run["output_type"],
                 "role": run["role"],
                 "concurrency": run["concurrency"],
                 "repeat": run["repeat"],
@@ -75,7 +77,8 @@ def _facts(store: Store) -> list[dict[str, Any]]:
                 "failed": count["failed"],
                 "answered_tokens": count["answered_tokens"],
                 "makespan_seconds": makespan,
-                "tokens_per_second": count["answered_tokens"] / makespan if makespan else None,
+                "tokens_per_second": count["answered_tokens"] / makespan if makespan and not scored else None,
+                "requests_per_second": (count["requests"] - count["failed"]) / makespan if makespan else None,
                 "metrics": metrics.get(run["run_id"], {}),
             }
         )
@@ -85,11 +88,27 @@ def _facts(store: Store) -> list[dict[str, Any]]:
 def _table(facts: list[dict[str, Any]]) -> str:
     from dllm_audit.analysis.tables import aligned
 
-    rows = [("run", "started", "status", "decoder", "model", "task", "requests", "failed", "tokens/s", "quality")]
+    # Runs that scored given answers have no tokens of their own.
+    scored = any(fact["output_type"] != "generate_until" for fact in facts)
+    requests = ["requests/s"] if scored else []
+    titles = [
+        "run",
+        "started",
+        "status",
+        "decoder",
+        "model",
+        "task",
+        "requests",
+        "failed",
+        "tokens/s",
+        *requests,
+        "quality",
+    ]
+    rows = [titles]
     for fact in facts:
         speed, quality = fact["tokens_per_second"], next(iter(fact["metrics"].values()), None)
         rows.append(
-            (
+            [
                 fact["run_id"],
                 fact["started_at"].replace("T", " "),
                 fact["status"],
@@ -99,7 +118,13 @@ def _table(facts: list[dict[str, Any]]) -> str:
                 f"{fact['requests']}/{fact['planned_requests']}",
                 str(fact["failed"] or "-"),
                 "-" if speed is None else f"{speed:.1f}",
+                *([_requests_per_second(fact)] if scored else []),
                 "-" if quality is None else f"{quality:.3f}",
-            )
+            ]
         )
-    return aligned(rows, right={6, 7, 8, 9})
+    return aligned(rows, right=range(6, len(titles)))
+
+
+def _requests_per_second(fact: dict[str, Any]) -> str:
+    rate = fact["requests_per_second"]
+    return "-" if rate is None or fact["output_type"] == "generate_until" else f"{rate:.2f}"

@@ -14,6 +14,7 @@ from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from dllm_audit.analysis.figures import Figure
+    from dllm_audit.analysis.likelihoods import Likelihoods
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.store.database import Store
 
@@ -45,7 +46,7 @@ def command(run: str, requests: bool, trace: int | None, database: Path, as_json
     for part in _parts(summary):
         click.echo(part + "\n")
     if requests:
-        click.echo(_requests(rows) + "\n")
+        click.echo((_requests(rows) if summary.likelihoods is None else _scored_requests(rows)) + "\n")
     if steps is not None:
         click.echo(_trace(steps))
 
@@ -55,7 +56,9 @@ def _parts(summary: RunSummary) -> list[str]:
     parts = [_head(summary), _settings(summary), _figures(summary)]
     if summary.metrics:
         parts.append(_metrics(summary))
-    parts += [_latency(summary), _time(summary), _conventions(summary)]
+    parts += [_latency(summary), _time(summary), _bound(summary)]
+    if summary.conventions:
+        parts.append(_conventions(summary))
     if summary.failures:
         lines = [f"  {kind.count} x {kind.type}: {_clean(kind.message)}" for kind in summary.failures]
         parts.append("\n".join(["Failures", *lines]))
@@ -95,7 +98,8 @@ def _settings(summary: RunSummary) -> str:
 def _figures(summary: RunSummary) -> str:
     from dllm_audit.analysis.tables import aligned
 
-    kinds = ", ".join(f"{n} {kind}" for kind, n in summary.forwards.items()) or "none"
+    if summary.likelihoods is not None:
+        return _scored_figures(summary, summary.likelihoods)
     rows = [
         ("tokens per second", *_said(summary.throughput, "{:.2f}")),
         ("characters per second", *_said(summary.characters_per_second, "{:.1f}")),
@@ -110,12 +114,43 @@ def _figures(summary: RunSummary) -> str:
     ]
     counts = (
         f"  {summary.answered_tokens} tokens answered, {summary.committed_tokens} committed, {summary.prompt_tokens} of prompts; "
-        f"{summary.nfe} forwards ({kinds}), {summary.query_positions} query positions"
+        f"{_forwards(summary)}"
     )
-    text = f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ")
-    if summary.throughput.has_interval:
-        text += "\n  Intervals of speed cover which requests were drawn from this run, not how speed varies from run to run."
-    return text
+    return f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ") + _within_this_run(summary.throughput)
+
+
+def _forwards(summary: RunSummary) -> str:
+    kinds = ", ".join(f"{n} {kind}" for kind, n in summary.forwards.items()) or "none"
+    return f"{summary.nfe} forwards ({kinds}), {summary.query_positions} query positions"
+
+
+def _within_this_run(speed: Figure) -> str:
+    if not speed.has_interval:
+        return ""
+    return "\n  Intervals of speed cover which requests were drawn from this run, not how speed varies from run to run."
+
+
+def _scored_figures(summary: RunSummary, found: Likelihoods) -> str:
+    """The figures of a run that scored given answers: it has no tokens of its own."""
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [
+        ("requests per second", *_said(summary.requests_per_second, "{:.3f}")),
+        ("correct answers per second", *_said(summary.correct_per_second, "{:.3f}")),
+        ("whole time", *_said(summary.makespan_seconds, "{:.3f} s")),
+        ("positions per forward (G)", *_said(summary.positions_per_forward, "{:.1f}")),
+        ("batch tax", *_said(summary.batch_tax, "{:.1%}")),
+        ("log-likelihoods added up", *_said(found.total, "{:.3f} nats")),
+        ("their standard error, mean", *_said(found.standard_error, "{:.4f} nats")),
+        *((f"undecided choices ({name})", *_said(figure, "{:.1%}")) for name, figure in found.undecided.items()),
+    ]
+    counts = (
+        f"  {found.exact} log-likelihoods exact, {found.estimated} estimated from {found.samples} masked copies; "
+        f"{summary.prompt_tokens} tokens of prompts; {_forwards(summary)}"
+    )
+    return (
+        f"Figures\n{counts}\n" + aligned(rows, right={1}, indent="  ") + _within_this_run(summary.requests_per_second)
+    )
 
 
 def _metrics(summary: RunSummary) -> str:
@@ -134,7 +169,10 @@ def _latency(summary: RunSummary) -> str:
     from dllm_audit.analysis.tables import aligned
 
     rows = [("", *(f"{p:g} %" for p in summary.latency))]
-    for name, figures in (("whole answer", summary.latency), ("first token final", summary.ttft)):
+    lines = [("whole answer", summary.latency), ("first token final", summary.ttft)]
+    if summary.likelihoods is not None:
+        lines = [("whole request", summary.latency)]
+    for name, figures in lines:
         rows.append((name, *("-" if f.value is None else f"{f.value:.3f} s" for f in figures.values())))
     return "Latency\n" + aligned(rows, right=range(1, len(rows[0])), indent="  ")
 
@@ -151,6 +189,33 @@ def _time(summary: RunSummary) -> str:
         if summary.doubt == float("inf"):
             text += ", so no speed is concluded from this run"
     return text
+
+
+def _bound(summary: RunSummary) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    found = summary.bound
+    title = "Share of what the device allows (modelled)"
+    total, why = _said(found.total, "{:.1%}")
+    if found.roofline is None:
+        return f"{title}\n  unknown: {why}"
+    rows = [("forward", "how many", "at least", "took", "share", "limited by")]
+    for kind in found.kinds:
+        share = f"{kind.share:.1%}" if found.applicable and kind.share is not None else "-"
+        took = f"{kind.measured_seconds:.3f} s"
+        rows.append((kind.kind, str(kind.count), f"{kind.bound_seconds:.3f} s", took, share, kind.limited_by))
+    if found.applicable and found.total.value is not None:
+        seconds = (f"{found.bound_seconds:.3f} s", f"{found.measured_seconds:.3f} s")
+        rows.append(("all forwards", str(found.forwards), *seconds, total, ""))
+    device = found.roofline.device
+    lines = [
+        title,
+        aligned(rows, right={1, 2, 3, 4}, indent="  "),
+        f"  of {device.bandwidth / 1e9:,.4g} GB/s and {device.peak / 1e9:,.4g} GFLOP/s, {_clean(device.status)}",
+    ]
+    if found.total.reason:
+        lines.append("  " + _clean(found.total.reason))
+    return "\n".join(lines)
 
 
 def _conventions(summary: RunSummary) -> str:
@@ -178,6 +243,7 @@ def _said(figure: Figure, form: str) -> tuple[str, str]:
 def _requests(rows: list[dict[str, Any]]) -> str:
     from dllm_audit.analysis.rows import is_damaged
     from dllm_audit.analysis.tables import aligned
+    from dllm_audit.records import FORWARD_KINDS
 
     table = [("request", "document", "answered", "committed", "forwards", "seconds", "stop", "answer")]
     for row in rows:
@@ -199,7 +265,7 @@ def _requests(rows: list[dict[str, Any]]) -> str:
             note = "a time or a count is missing or cannot be true"
             table.append((str(row["ordinal"]), str(row["doc_id"]), "-", "-", "-", "-", "damaged", note))
             continue
-        forwards = sum(row[f"{kind}_forwards"] or 0 for kind in ("prefill", "denoise", "refresh", "commit", "cfg"))
+        forwards = sum(row[f"{kind}_forwards"] or 0 for kind in FORWARD_KINDS)
         text = row["text"] or ""
         table.append(
             (
@@ -208,6 +274,33 @@ def _requests(rows: list[dict[str, Any]]) -> str:
             )
         )  # fmt: skip
     return "Requests\n" + aligned(table, right=range(6), indent="  ")
+
+
+def _scored_requests(rows: list[dict[str, Any]]) -> str:
+    from dllm_audit.analysis.rows import is_damaged
+    from dllm_audit.analysis.tables import aligned
+
+    table = [
+        ("request", "document", "tokens", "log-likelihood", "error", "copies", "greedy", "seconds", "scored answer")
+    ]
+    for row in rows:
+        place = (str(row["ordinal"]), str(row["doc_id"]))
+        if row["error_type"] is not None or is_damaged(row):
+            why = f"failed: {row['error_type']}: {row['error_message']}"
+            if row["error_type"] is None:
+                why = "damaged: a time, a count or a value is missing or cannot be true"
+            table.append((*place, "-", "-", "-", "-", "-", "-", why))
+            continue
+        text = row["continuation"] or ""
+        table.append(
+            (
+                *place, str(row["scored_tokens"]), f"{row['loglikelihood']:.4f}",
+                "exact" if row["is_exact"] else f"{row['standard_error']:.4f}", str(row["samples"]),
+                {True: "yes", False: "no"}.get(row["is_greedy"], "-"), f"{row['total_seconds']:.3f}",
+                text if len(text) <= 70 else text[:69] + "…",
+            )
+        )  # fmt: skip
+    return "Requests\n" + aligned(table, right=range(8), indent="  ")
 
 
 def _steps(store: Store, summary: RunSummary, ordinal: int) -> dict[str, Any]:
@@ -219,6 +312,8 @@ def _steps(store: Store, summary: RunSummary, ordinal: int) -> dict[str, Any]:
             "SELECT DISTINCT ordinal FROM trace_forwards WHERE run_id = ? ORDER BY ordinal", [summary.run_id]
         )
         known = ", ".join(str(row["ordinal"]) for row in traced)
+        if summary.likelihoods is not None:
+            raise UsageError(f"{summary.run_id} scored given answers, which takes no steps that could be traced.")
         raise UsageError(
             f"Request {ordinal} of {summary.run_id} was not traced. "
             + (f"Traced are: {known}." if known else "None was; dllm-audit run --trace 8 traces the first eight.")
