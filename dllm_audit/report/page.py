@@ -78,7 +78,13 @@ def gather(
         )
     rows = run_rows(store, chosen)
     # The name alone, as everywhere in the page: a folder says whose machine this is.
-    found = check_claims(registry.claims, store, Path(store.path.name), runs=stored if runs is None else chosen)
+    found = check_claims(
+        registry.claims,
+        store,
+        Path(store.path.name),
+        runs=stored if runs is None else chosen,
+        known=[row.summary for row in rows],
+    )
     checks = checks_section(found, registry.claims, {row.summary.run_id: row for row in rows})
     texts = token_texts or (lambda run, ids: None)
     tasks = tuple(
