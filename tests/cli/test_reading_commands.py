@@ -68,6 +68,40 @@ def test_show_as_json_has_status_and_interval_of_every_figure(invoke):
     assert found["trace"]["steps"][0]["commits"][0]["token"] == 300
 
 
+def test_show_says_that_no_share_of_the_bound_was_recorded(invoke):
+    text = invoke("show", "ar-1").stdout
+    assert (
+        "Share of what the device allows (modelled)\n"
+        "  unknown: the model's sizes or the device's speed were not recorded with the run\n" in text
+    )
+
+
+def test_show_gives_the_share_of_the_bound_by_kind_of_forward(invoke, build, tmp_path):
+    from dllm_audit.store.database import Store
+
+    # 1,000 weights of two bytes take 2 s to read and a position 1 s to multiply.
+    device = {"name": "slow", "bandwidth": 1000.0, "peak": 2000.0, "status": "measured"}
+    row = build("run_row", "r")
+    row["manifest"] = {
+        **row["manifest"],
+        "roofline": {"dimensions": {"body": 1000}, "bytes_per_weight": 2, "device": device},
+    }
+    shapes = (build("shape", "prefill", 5, 1, 1, 10.0), build("shape", "denoise", 1, 1, 4, 10.0))
+    with Store.open(tmp_path / "own.duckdb", write=True) as store:
+        build("add_run", store, row, [build("generation")], makespan=25.0, shapes=shapes)
+    text = invoke("show", "r", "--db", str(tmp_path / "own.duckdb")).stdout
+    assert text.partition("Share of what the device allows (modelled)\n")[2].partition("\n\n")[0].splitlines() == [
+        "  forward       how many  at least      took  share  limited by",
+        "  prefill              1   5.000 s  10.000 s  50.0%  compute",
+        "  denoise              4   8.000 s  10.000 s  80.0%  memory",
+        "  all forwards         5  13.000 s  20.000 s  65.0%",
+        "  of 1e-06 GB/s and 2e-06 GFLOP/s, measured",
+    ]
+    found = facts(invoke("show", "r", "--json", "--db", str(tmp_path / "own.duckdb")))["share_of_bound"]
+    assert (found["value"], found["status"]) == (0.65, "modelled")
+    assert [kind["share"] for kind in found["kinds"]] == [0.5, 0.8]
+
+
 def test_show_lets_no_answer_steer_the_terminal(invoke):
     text = invoke("show", "dual-1", "--requests", "--trace", "0").stdout
     assert "<script>alert(1)</script>" in text
