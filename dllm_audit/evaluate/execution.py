@@ -17,27 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit import __version__
 from dllm_audit.backend import Backend
+from dllm_audit.decode.tally import shapes_since
 from dllm_audit.errors import Interrupted
-from dllm_audit.evaluate.prompts import TaskPrompt, build_prompts, chat_template_of
+from dllm_audit.evaluate.prompts import TaskItem, chat_template_of
 from dllm_audit.evaluate.scoring import score
+from dllm_audit.evaluate.work import Decoding, Scoring, stored_beside, work_of
 from dllm_audit.measure.books import close_books
 from dllm_audit.measure.environment import code_commit, describe, file_sha256
 from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
-from dllm_audit.records import EngineLog, Failure, Generation
+from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, ScoredAnswer
 from dllm_audit.settings import Resolution
 from dllm_audit.store.database import Store
 
 if TYPE_CHECKING:
-    from dllm_audit.backend import Session
     from dllm_audit.measure.roofline import DeviceSpeed
 
 #: Warm-up decodes the first request again until two times in a row differ by less than this, at most so often.
 WARM_UP_TOLERANCE = 0.10
 WARM_UP_MOST = 4
-
-
-#: What `run` changes in the backends' defaults: a task's answer ends with its end-of-text.
-RUN_DEFAULTS: Mapping[str, Any] = {"stop_at_eos": True}
 
 
 @dataclass(frozen=True)
@@ -112,26 +109,26 @@ def execute(
     Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
     """
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
-    prompts = build_prompts(cell.task, model.tokenizer, chat, conditions.limit)
-    resolution = _resolution(cell, model, prompts)
-    identity = _identity(cell, model, conditions, chat, prompts, resolution)
+    work = work_of(cell.backend, cell.task, cell.given, model, conditions.seed, chat, conditions.limit)
+    resolution = work.resolution
+    identity = _identity(cell, model, conditions, chat, work.items, resolution)
     content_key = _digest(json.dumps(identity, sort_keys=True))
 
     earlier = store.unfinished(content_key) if conditions.resume else None
     stored = {row["ordinal"] for row in store.answered(earlier["run_id"])} if earlier is not None else set()
-    pending = [prompt for prompt in prompts if prompt.ordinal not in stored]
-    session = cell.backend.open(model, _effective(cell), conditions.seed)
+    pending = [item for item in work.items if item.ordinal not in stored]
     if earlier is not None and not pending:
         # Nothing is decoded again, but the answers are scored by what the task says now, and missing traces are made.
         run_id = str(earlier["run_id"])
-        notes = _score(cell, conditions, prompts, store, run_id)
+        notes = _score(cell, conditions, work, store, run_id)
         if notes:
-            first = earlier["manifest"]
-            store.set_manifest(run_id, {**first, "notes": [*first.get("notes", []), *notes]})
-        _trace(cell, session, prompts, store, run_id, conditions.trace)
+            store.set_manifest(
+                run_id, {**earlier["manifest"], "notes": [*earlier["manifest"].get("notes", []), *notes]}
+            )
+        _trace(work, store, run_id, conditions.trace)
         store.end_run(run_id, "complete")
         return run_id
-    warm_up = _warm_up(session, pending[: cell.concurrency], cell)
+    warm_up = _warm_up(work, pending[: cell.concurrency], cell.concurrency)
     manifest: dict[str, Any] = {
         "dllm_audit": __version__,
         "code_commit": code_commit(),
@@ -165,26 +162,27 @@ def execute(
                 "fidelity": resolution.settings.compat or "paper",
                 "model": cell.source.ref,
                 "task": cell.task_name,
+                "output_type": cell.task.OUTPUT_TYPE,
                 "role": cell.role,
                 "concurrency": cell.concurrency,
                 "repeat": cell.repeat,
                 "settings": resolution.as_dict(),
                 "setting_sources": dict(resolution.sources),
                 "manifest": manifest,
-                "planned_requests": len(prompts),
+                "planned_requests": len(work.items),
             }
         )
     try:
-        log, wall = _decode(cell, session, prompts, pending, store, run_id, sitting, tell)
-        manifest["notes"] += _score(cell, conditions, prompts, store, run_id)
+        log, wall = _execute(cell, work, pending, store, run_id, sitting, tell)
+        manifest["notes"] += _score(cell, conditions, work, store, run_id)
         say("measuring what its forwards cost")
         # Guidance runs two halves in one forward, which the separate measurement does not do.
-        books = None if resolution.settings.cfg_scale else close_books(log, wall, session.forward_costs)
+        books = None if resolution.settings.cfg_scale else close_books(log, wall, work.session.forward_costs)
         if books is not None:
             manifest["books"] = {**books.as_dict(), "sitting": sitting}
-        if conditions.trace:
+        if conditions.trace and isinstance(work, Decoding):
             say("tracing its first requests")
-        manifest["notes"] += _trace(cell, session, prompts, store, run_id, conditions.trace)
+        manifest["notes"] += _trace(work, store, run_id, conditions.trace)
         store.set_manifest(run_id, manifest)
     except Interrupted:
         with _uninterrupted():
@@ -208,18 +206,6 @@ def _roofline(model: LoadedModel, speed: DeviceSpeed | None) -> dict[str, Any]:
     return {"roofline": {"dimensions": dimensions.as_dict(), "bytes_per_weight": each, "device": speed.as_dict()}}
 
 
-def _resolution(cell: Cell, model: LoadedModel, prompts: Sequence[TaskPrompt]) -> Resolution:
-    lengths = {prompt.gen_length for prompt in prompts}
-    task_length = lengths.pop() if len(lengths) == 1 else None
-    return cell.backend.resolve(cell.given, model.traits, task_length, RUN_DEFAULTS)
-
-
-def _effective(cell: Cell) -> dict[str, Any]:
-    """The settings as typed, over what `run` changes in the backend's defaults."""
-    changed = {name: value for name, value in RUN_DEFAULTS.items() if name in cell.backend.settings}
-    return {**changed, **cell.given}
-
-
 #: Files that decide which ids a text becomes, and how prompts are dressed.
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -240,13 +226,13 @@ def _identity(
     model: LoadedModel,
     conditions: Conditions,
     chat: bool,
-    prompts: Sequence[TaskPrompt],
+    items: Sequence[TaskItem],
     resolution: Resolution,
 ) -> dict[str, Any]:
     """Everything that makes a run the same run: what it decodes, with what, how. No times, no paths."""
     files = weight_files(cell.source.folder, cell.source.ref)
     digests = {path.name: file_sha256(path) for path in files}
-    keys = _digest("\n".join(prompt.key for prompt in prompts))
+    keys = _digest("\n".join(item.key for item in items))
     return {
         "backend": cell.backend.name,
         "provenance": cell.backend.provenance,
@@ -283,69 +269,78 @@ def _identity(
             "num_fewshot": cell.task.config.num_fewshot or 0,
             "chat_template": chat,
             "limit": conditions.limit,
-            "documents": len({prompt.doc_id for prompt in prompts}),
+            "documents": len({item.doc_id for item in items}),
             "prompts_sha256": keys,
         },
     }
 
 
-def _warm_up(session: Session, prompts: Sequence[TaskPrompt], cell: Cell) -> dict[str, Any]:
-    """Decode the first requests, as many as will be in flight, until their time is stationary; none of it is counted."""
-    requests = [prompt.request(cell.given) for prompt in prompts]
+def _warm_up(work: Decoding | Scoring, items: Sequence[TaskItem], concurrency: int) -> dict[str, Any]:
+    """Run the first requests, as many as will be in flight, until their time is stationary; none of it is counted."""
     seconds: list[float] = []
     stationary = False
     while not stationary and len(seconds) < WARM_UP_MOST:
         began = time.perf_counter()
-        session.warm_up(requests, cell.concurrency)
+        work.warm_up(items, concurrency)
         seconds.append(time.perf_counter() - began)
         stationary = len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= WARM_UP_TOLERANCE * seconds[-2]
     return {
         "seconds": [round(s, 6) for s in seconds],
         "stationary": stationary,
-        "criterion": f"first {len(requests)} decoded until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
+        "criterion": f"first {len(items)} run until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
         f"at most {WARM_UP_MOST} times",
     }
 
 
-def _decode(
+def _execute(
     cell: Cell,
-    session: Session,
-    prompts: Sequence[TaskPrompt],
-    pending: Sequence[TaskPrompt],
+    work: Decoding | Scoring,
+    pending: Sequence[TaskItem],
     store: Store,
     run_id: str,
     sitting: int,
     tell: Callable[[Progress], None],
 ) -> tuple[EngineLog, float]:
-    """Decode what is pending. Returns the engine's log and the wall seconds by an outside clock, storing left out."""
-    done, failed, outside = len(prompts) - len(pending), 0, 0.0
+    """Run what is pending. Returns the engine's log and the wall seconds by an outside clock, storing left out."""
+    planned = len(work.items)
+    done, failed, outside = planned - len(pending), 0, 0.0
+    shapes: Sequence[ForwardShape] = ()
+    unstored: Sequence[ForwardShape] = ()
     began = time.perf_counter()
-    tell(Progress(cell, done, len(prompts), failed, 0.0))
+    tell(Progress(cell, done, planned, failed, 0.0))
 
-    def keep(result: Generation | Failure) -> None:
-        nonlocal done, failed, outside
+    def note(so_far: Sequence[ForwardShape]) -> None:
+        nonlocal shapes, unstored, outside
+        noted = time.perf_counter()
+        shapes, unstored = so_far, shapes_since(so_far, shapes)
+        outside += time.perf_counter() - noted
+
+    def keep(result: Generation | ScoredAnswer | Failure) -> None:
+        nonlocal done, failed, outside, unstored
         handed_over = time.perf_counter()
-        prompt = prompts[int(result.id)]
+        item = work.items[int(result.id)]
         with _uninterrupted():
             store.add_result(
                 run_id,
-                prompt.ordinal,
+                item.ordinal,
                 sitting,
-                prompt.key,
-                prompt.doc_id,
-                prompt.prompt,
-                prompt.prompt_sha256,
+                item.key,
+                item.doc_id,
+                item.prompt,
+                item.prompt_sha256,
                 result,
+                *stored_beside(item),
+                unstored,
             )
+            unstored = ()
         done += 1
         failed += isinstance(result, Failure)
-        tell(Progress(cell, done, len(prompts), failed, time.perf_counter() - began))
+        tell(Progress(cell, done, planned, failed, time.perf_counter() - began))
         outside += time.perf_counter() - handed_over
 
-    requests = [prompt.request(cell.given) for prompt in pending]
     try:
         started = time.perf_counter()
-        log = session.generate(requests, keep, cell.concurrency)
+        log = work.run(pending, keep, cell.concurrency, note)
         wall = time.perf_counter() - started - outside
     except Interrupted as stop:
         if stop.log is not None:
@@ -356,23 +351,24 @@ def _decode(
     return log, wall
 
 
-def _score(cell: Cell, conditions: Conditions, prompts: Sequence[TaskPrompt], store: Store, run_id: str) -> list[str]:
-    texts = {row["ordinal"]: row["text"] for row in store.answered(run_id)}
-    scores = score(cell.task_name, cell.task, prompts, texts, unsafe=conditions.allow_code)
+def _score(cell: Cell, conditions: Conditions, work: Decoding | Scoring, store: Store, run_id: str) -> list[str]:
+    found = {row["ordinal"]: work.answer(row) for row in store.answered(run_id)}
+    scores = score(cell.task_name, cell.task, work.items, found, unsafe=conditions.allow_code)
     store.add_scores(run_id, scores.answers, scores.metrics)
     return scores.notes
 
 
-def _trace(
-    cell: Cell, session: Session, prompts: Sequence[TaskPrompt], store: Store, run_id: str, number: int
-) -> list[str]:
+def _trace(work: Decoding | Scoring, store: Store, run_id: str, number: int) -> list[str]:
     """Decode the first requests once more with a step trace, after the timed region, where they have none yet.
 
-    Returns a note for each that came out differently: the same settings should give the same tokens.
+    Returns a note for each that came out differently: the same settings should give the same tokens. What is only scored
+    takes no steps.
     """
+    if isinstance(work, Scoring):
+        return []
     answered = {row["ordinal"]: list(row["output_ids"]) for row in store.answered(run_id)}
     traced = store.traced(run_id)
-    chosen = [prompt for prompt in prompts if prompt.ordinal in answered][:number]
+    chosen = [prompt for prompt in work.items if prompt.ordinal in answered][:number]
     notes: list[str] = []
 
     def keep(result: Generation | Failure) -> None:
@@ -381,7 +377,7 @@ def _trace(
         else:
             notes.append(f"Request {result.id} came out differently when it was decoded again for its trace.")
 
-    session.generate([p.request(cell.given) for p in chosen if p.ordinal not in traced], keep, 1, traced=True)
+    work.session.generate([p.request(work.given) for p in chosen if p.ordinal not in traced], keep, 1, traced=True)
     return notes
 
 
