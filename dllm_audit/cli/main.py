@@ -77,6 +77,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Never shows a traceback for a mistake of the person at it."""
     # The libraries draw bars of their own; progress is this program's to show. Read when tqdm is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that does not know a character shows its code.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = cli.main(args=arguments, prog_name="dllm-audit", standalone_mode=False)
         sys.stdout.flush()
@@ -139,6 +143,12 @@ def _limit_of_the_machine(problem: BaseException, printing: bool) -> str | None:
         return (
             f"There is not enough memory {what}: lower --concurrency or --gen-length (of score: --batch-size), "
             "or use a smaller model."
+        )
+    if isinstance(problem, UnicodeEncodeError) and not problem.encoding.lower().startswith("utf"):
+        what = problem.object[problem.start : problem.end]
+        return (
+            f"{what!r} cannot be written in {problem.encoding}, which this machine is set to use for text or names of "
+            "files. Set PYTHONUTF8=1, or LANG to a UTF-8 locale such as C.UTF-8."
         )
     if not isinstance(problem, OSError) or (not printing and problem.errno not in _OF_THE_MACHINE):
         return None

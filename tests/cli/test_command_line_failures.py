@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,27 @@ module.main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+def test_a_terminal_that_does_not_know_a_character_shows_its_code(tmp_path):
+    """Before, it was reported as a bug."""
+    (tmp_path / "漢.jsonl").write_text('{"question": "a", "answer": "#### 1"}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "dllm_audit", "data", "import", "gsm8k", str(tmp_path / "漢.jsonl")],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1", "DLLM_AUDIT_DATA": str(tmp_path / "漢ü")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"\u6f22\xfc/gsm8k." in done.stdout.replace("ü".encode("latin-1"), rb"\xfc")
+
+
+def test_a_name_of_a_file_that_this_machine_cannot_write_is_a_sentence(ending):
+    assert ending(UnicodeEncodeError("ascii", "aü", 1, 2, "ordinal not in range(128)")) == (
+        3,
+        "Error: 'ü' cannot be written in ascii, which this machine is set to use for text or names of files. "
+        "Set PYTHONUTF8=1, or LANG to a UTF-8 locale such as C.UTF-8.\n",
+    )
+
+
+def test_a_lone_surrogate_that_was_to_be_written_as_utf_8_is_still_a_bug(ending):
+    assert "This is a bug of dllm-audit" in ending(UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"))[1]
