@@ -139,14 +139,19 @@ def pair(runs: Sequence[Run], sides: Sides) -> tuple[Run, Run] | None:
 
 @dataclass(frozen=True)
 class Command:
-    """One `dllm-audit` command: its arguments, and the sides whose runs it makes."""
+    """One `dllm-audit` command: its arguments, and the sides whose runs it makes, over so many documents if it says."""
 
     arguments: tuple[str, ...]
     makes: tuple[Side, ...]
+    limit: int | None
 
     def is_done(self, runs: Sequence[Run]) -> bool:
-        """Whether every run that it would make is stored and complete."""
-        return all(any(fits(run, side) and run["status"] == "complete" for run in runs) for side in self.makes)
+        """Whether every run that it would make is stored and complete, over as many documents or more."""
+        return all(any(fits(run, side) and self._is_enough(run) for run in runs) for side in self.makes)
+
+    def _is_enough(self, run: Run) -> bool:
+        documents = run["manifest"]["prompts"].get("limit")
+        return run["status"] == "complete" and (not self.limit or not documents or documents >= self.limit)
 
     def line(self, database: Path) -> str:
         """What to type."""
@@ -159,19 +164,17 @@ def commands(recipe: Recipe, sides: Sides, limit: int | None = None, repeats: in
     `limit` takes the place of the recipe's; `repeats`: runs of each side, one without it.
     """
     candidate, reference = sides.candidate, sides.reference
+    limit = limit or recipe.limit
     if reference is None:
-        return [Command(_arguments(candidate, recipe, limit, repeats), (candidate,))]
+        return [Command(_arguments(candidate, limit, repeats), (candidate,), limit)]
     if reference.inherited:
         both = ("--baseline", reference.backend, "--baseline-model", reference.model)
-        return [Command(_arguments(candidate, recipe, limit, repeats, both), (candidate, reference))]
-    return [Command(_arguments(side, recipe, limit, repeats), (side,)) for side in (candidate, reference)]
+        return [Command(_arguments(candidate, limit, repeats, both), (candidate, reference), limit)]
+    return [Command(_arguments(side, limit, repeats), (side,), limit) for side in (candidate, reference)]
 
 
-def _arguments(
-    side: Side, recipe: Recipe, limit: int | None, repeats: int | None, more: Sequence[str] = ()
-) -> tuple[str, ...]:
+def _arguments(side: Side, limit: int | None, repeats: int | None, more: Sequence[str] = ()) -> tuple[str, ...]:
     arguments = ["run", "--backend", side.backend, "--model", side.model, *more, "--task", side.task]
-    limit = limit or recipe.limit
     if limit is not None:
         arguments += ["--limit", str(limit)]
     if side.num_fewshot is not None:

@@ -119,8 +119,17 @@ def _on_one_line(text: str) -> str:
     return text
 
 
+def _one_name(text: str) -> str:
+    if "," in text:
+        raise ValueError("has a comma in it; a recipe names one of each, and another claim or mechanism the next")
+    if text.startswith("-"):
+        raise ValueError(f"is {text!r}, which a command would take for an option")
+    return text
+
+
 Prose = Annotated[str, Field(min_length=1)]
 Text = Annotated[Prose, AfterValidator(_on_one_line)]
+Name = Annotated[Text, AfterValidator(_one_name)]
 Told = Annotated[Text, AfterValidator(_told)]
 Date = Annotated[str, BeforeValidator(_year), AfterValidator(_date)]
 YesNo = Annotated[str, _one_of("yes", "no")]
@@ -412,11 +421,11 @@ class Recipe(Strict):
     `tokens per forward`, `quality` (percent). Without `expect` the claim's own value is the measure.
     """
 
-    backend: Text
-    model: Text
-    task: Text
-    baseline: Text | None = None
-    baseline_model: Text | None = None
+    backend: Name
+    model: Name
+    task: Name
+    baseline: Name | None = None
+    baseline_model: Name | None = None
     baseline_settings: Settings | None = None
     num_fewshot: Annotated[int, Field(ge=0)] | None = None
     limit: Count | None = None

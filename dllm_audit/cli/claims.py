@@ -257,6 +257,11 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
 )
 @click.option("--device", metavar="DEVICE", help="With --run: auto, cpu, cuda, cuda:N or mps.")
 @click.option("--allow-code-execution", is_flag=True, help="With --run: let tasks execute code that the model wrote.")
+@click.option(
+    "--allow-task-files",
+    is_flag=True,
+    help="With --run: let recipes name task files, which may run Python code of their own (!function) with your rights.",
+)
 @folder_option
 @database_option
 @json_option
@@ -270,6 +275,7 @@ def check(
     limit: int | None,
     device: str | None,
     allow_code_execution: bool,
+    allow_task_files: bool,
     folder: Path | None,
     database: Path,
     as_json: bool,
@@ -282,8 +288,10 @@ def check(
     from dllm_audit.claims.verdicts import check_claims
     from dllm_audit.store.database import Store
 
-    if (limit or device or allow_code_execution) and not make_runs:
-        raise UsageError("--limit, --device and --allow-code-execution say how --run makes the runs. Give --run too.")
+    if (limit or device or allow_code_execution or allow_task_files) and not make_runs:
+        raise UsageError(
+            "--limit, --device, --allow-code-execution and --allow-task-files say how --run makes the runs. Give --run too."
+        )
     registry = _registry(folder)
     claims = [_find(registry, claim_id) for claim_id in claim_ids]
     left_out = sorted({str(problem.file) for problem in registry.problems}) if not claims else []
@@ -295,7 +303,7 @@ def check(
     if make_runs:
         options = ["--device", device] if device else []
         options += ["--allow-code-execution"] if allow_code_execution else []
-        _run(claims, database, model, baseline_model, limit, options)
+        _run(claims, database, model, baseline_model, limit, options, allow_task_files)
     if database.exists():
         with Store.open(database) as store:
             checks = check_claims(claims, store, database, model, baseline_model)
@@ -333,10 +341,15 @@ def _run(
     baseline_model: str | None,
     limit: int | None,
     options: Sequence[str],
+    allow_task_files: bool,
 ) -> None:
-    """Make the runs that the recipes of `claims` ask for and that the database lacks."""
+    """Make the runs that the recipes of `claims` ask for and that the database lacks.
+
+    A claim file may come from anybody, so what it names is never a file that runs code, unless that was allowed.
+    """
     from dllm_audit.claims.recipes import commands, sides_of
     from dllm_audit.cli.run import command as run_command
+    from dllm_audit.evaluate.loading import is_task_file
     from dllm_audit.plugins import load_plugins
     from dllm_audit.store.database import Store
 
@@ -355,6 +368,13 @@ def _run(
             say(
                 f"A recipe of {claim_id} cannot be run here: it needs the backend {lacking[0]!r}, which is not "
                 "installed. Install the plugin that has it; see: dllm-audit backends",
+                err=True,
+            )
+            continue
+        if is_task_file(recipe.task) and not allow_task_files:
+            say(
+                f"A recipe of {claim_id} is not run: its task {recipe.task!r} is a file, and a task file may run Python code "
+                "of its own with your rights. Read the file, then add --allow-task-files.",
                 err=True,
             )
             continue

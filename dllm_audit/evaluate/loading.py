@@ -53,6 +53,11 @@ def task_names(folder: Path) -> dict[str, Path]:
     return names
 
 
+def is_task_file(name: str) -> bool:
+    """Whether a task is given as a file: it may name Python functions, which run when it is loaded."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = False) -> dict[str, Any]:
     """lm-eval task objects of a task, group, tag or YAML file, by task name. Raises TaskError with a sentence.
 
@@ -125,7 +130,7 @@ def _find(name: str) -> Path:
     """The YAML file of a task, group or tag."""
     if name in embedded_task_names():
         return EMBEDDED_TASKS / f"{name}.yaml"
-    if name.endswith((".yaml", ".yml")):
+    if is_task_file(name):
         path = Path(name)
         if not path.is_file():
             raise TaskError(f"There is no task file {name}.")

@@ -552,6 +552,40 @@ def test_a_recipe_that_cannot_be_run_here_leaves_the_others_alone(tmp_path, data
     assert result.stdout.startswith("NOT COMPARABLE HERE [mechanism]  honest-sweep\n")
 
 
+def test_a_task_file_that_a_claim_names_is_not_opened_unless_that_is_allowed(tmp_path, database, monkeypatch):
+    trace = tmp_path / "it ran"
+    (tmp_path / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\ndef prompt(doc): return 'x'\n")
+    task = tmp_path / "evil.yaml"
+    task.write_text("task: evil\ndataset_path: json\ndoc_to_text: !function evil.prompt\n")
+    folder = write(tmp_path / "claims", with_mechanism(1.5).replace("task: gsm_mini", f"task: {task}"))
+    arguments = ["check", "honest-sweep", "--claims", str(folder), "--db", str(database), "--run"]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.stderr == (
+        f"A recipe of honest-sweep is not run: its task '{task}' is a file, and a task file may run Python code of its own "
+        "with your rights. Read the file, then add --allow-task-files.\n"
+    )
+    assert not trace.exists()
+    made = []
+    monkeypatch.setattr("dllm_audit.cli.run.command.main", lambda arguments, **_: made.append(arguments))
+    CliRunner().invoke(command, [*arguments, "--allow-task-files"], catch_exceptions=False)
+    assert [line[line.index("--task") + 1] for line in made] == [str(task)] * 2
+
+
+@pytest.mark.parametrize("task", ["gsm_mini,evil.yaml", "--allow-code-execution"])
+def test_a_recipe_names_one_task_and_no_option(task):
+    with pytest.raises(ValueError, match=r"has a comma in it|would take for an option"):
+        mechanism(task=task)
+
+
+def test_more_documents_than_are_stored_are_decoded_again(database, tmp_path):
+    two_runs(database)
+    recipe = Recipe.model_validate({k: v for k, v in MECHANISM.items() if k != "shows"})
+    with Store.open(database) as store:
+        runs = store.runs()
+    for limit, done in ((None, True), (40, True), (41, False)):
+        assert {made.is_done(runs) for made in commands(recipe, sides_of(recipe), limit)} == {done}
+
+
 def test_limit_and_device_are_for_run_only(database):
     with pytest.raises(UsageError, match="Give --run too"):
         CliRunner().invoke(command, ["check", "--limit", "3", "--db", str(database)], catch_exceptions=False)
