@@ -333,6 +333,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "requests_per_second": summary.requests_per_second.value,
         "tokens_per_forward": summary.tokens_per_forward.value,
         "makespan_seconds": summary.makespan_seconds.value,
+        "share_of_bound": summary.bound.total.value,
         "query_positions": summary.query_positions,
         "forwards": {kind: summary.forwards.get(kind, 0) for kind in FORWARD_KINDS},
         "seconds": {"total": sum(items.values()), **items},
