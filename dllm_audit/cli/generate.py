@@ -64,7 +64,7 @@ def command(
     """
     if (prompt is None) == (requests is None):
         raise UsageError("Give either --prompt TEXT or --requests FILE.jsonl.")
-    check_engine(engine)
+    mode = check_engine(engine)
     from dllm_audit.models.loading import has_tokenizer
 
     choice = choose(installed(), backend, model)
@@ -81,7 +81,7 @@ def command(
             f"The model folder {choice.source.ref} has no tokenizer, so it takes token ids only. "
             'Put {"id": "1", "prompt_ids": [1, 2, 3]} into a file and give it with --requests.'
         )
-    loaded = load(choice, device, dtype)
+    loaded = load(choice, device, dtype, mode)
     session = choice.backend.open(loaded, settings, seed)
 
     printer = _Printer(asked, loaded, as_json, trace)

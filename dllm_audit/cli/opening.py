@@ -46,19 +46,19 @@ def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
     return Choice(backend, source)
 
 
-def load(choice: Choice, device: str, dtype: str) -> LoadedModel:
+def load(choice: Choice, device: str, dtype: str, engine: str = "eager") -> LoadedModel:
     """Load the chosen model, saying how long it took."""
-    return load_source(choice.source, device, dtype)
+    return load_source(choice.source, device, dtype, engine)
 
 
-def load_source(source: ModelSource, device: str, dtype: str) -> LoadedModel:
+def load_source(source: ModelSource, device: str, dtype: str, engine: str = "eager") -> LoadedModel:
     """Load a model that was found, saying how long it took."""
     import time
 
     from dllm_audit.models.loading import load_model
 
     began = time.perf_counter()
-    model = load_model(source, device, dtype)
+    model = load_model(source, device, dtype, engine=engine)
     seconds = time.perf_counter() - began
     say(
         f"Loaded {one_line(source.ref, 1000)} ({model.parameters / 1e6:.1f} M parameters, {str(model.dtype).removeprefix('torch.')}, "

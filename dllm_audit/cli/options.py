@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dllm_audit.errors import SettingError, UsageError
+from dllm_audit.errors import SettingError
 from dllm_audit.settings import LIKELIHOOD_SETTINGS, SETTINGS
 
 DEFAULT_DATABASE = "dllm-audit.duckdb"
@@ -43,7 +43,7 @@ def engine_options(command: Callable) -> Callable:
                 type=click.Choice(["auto", "eager", "compile", "cudagraph"]),
                 default="auto",
                 show_default=True,
-                help="How forwards are executed; auto is eager.",
+                help="How forwards of a fixed shape (the steps of dualcache, block and ar) are executed; auto is eager.",
             ),
             click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random draw."),
         )
@@ -53,10 +53,8 @@ def engine_options(command: Callable) -> Callable:
 
 
 def check_engine(engine: str) -> str:
-    """The execution mode that will run; refuses the modes that this version does not have."""
-    if engine in ("compile", "cudagraph"):
-        raise UsageError(f"--engine {engine} is not available in this version. Use --engine eager.")
-    return "eager"
+    """The execution mode that `engine` means."""
+    return "eager" if engine == "auto" else engine
 
 
 def setting_options(several: tuple[str, ...] = (), likelihoods: bool = False) -> Callable[[Callable], Callable]:

@@ -201,7 +201,7 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool, ro
     for cell in plan:
         if cell.source.folder not in models:
             began = time.perf_counter()
-            loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype)
+            loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype, conditions.engine)
             if loaded.tokenizer is None:
                 raise UsageError(
                     f"{cell.source.ref} has no tokenizer, and tasks are text. Put its tokenizer.json into the folder, "

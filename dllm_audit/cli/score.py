@@ -14,7 +14,7 @@ from dllm_audit.cli.opening import installed
 from dllm_audit.cli.options import check_engine, engine_options, json_option
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
 from dllm_audit.cli.terminal import say_json
-from dllm_audit.errors import RequestError
+from dllm_audit.errors import RequestError, UsageError
 from dllm_audit.records import Failure, Question, ScoredAnswer
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def command(
     Exact for autoregressive models. For diffusion models the bound they are trained on: exact for short answers, else
     an unbiased estimate from random masks with its standard error. Exit status 3 when a line could not be scored.
     """
-    check_engine(engine)
+    if check_engine(engine) != "eager":
+        raise UsageError(f"score runs eager, and --engine {engine} would change nothing. Leave it out.")
     from dllm_audit.cli.opening import load_source
     from dllm_audit.decode.likelihood import LikelihoodSettings, check_model
     from dllm_audit.decode.questions import QuestionSession

@@ -61,6 +61,9 @@ class CachePolicy(Protocol):
     @property
     def supports_suffix(self) -> bool: ...
 
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        """Columns of the widest step where every step can be padded to it at no cost worth mentioning, else None."""
+
     def begin(self, row: RowShape) -> Window | None: ...
 
     def open_block(self, row: RowShape, block: Span) -> Window | None: ...
@@ -77,6 +80,9 @@ class NoCache:
     name: str = "none"
     attention: str = "bidirectional"
     supports_suffix: bool = True
+
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        return None
 
     def begin(self, row: RowShape) -> Window | None:
         return None
@@ -123,6 +129,9 @@ class PrefixCache(_Refreshed):
 
     name: str = "prefix"
 
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        return None
+
     def step(self, row: RowShape, block: Span) -> Window:
         return Window("denoise", self._step_from(row, block), row.length, row.length)
 
@@ -135,6 +144,9 @@ class DualCache(_Refreshed):
     """
 
     name: str = "dual"
+
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        return None if block_length is None else block_length + (0 if self.first_alone else shift)
 
     def step(self, row: RowShape, block: Span) -> Window:
         return Window("denoise", self._step_from(row, block), block.hi, row.length)
@@ -151,6 +163,9 @@ class BlockExactCache:
     name: str = "block"
     attention: str = "block"
     supports_suffix: bool = False
+
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        return grid
 
     def _grid_start(self, row: RowShape, column: int) -> int:
         assert row.grid is not None
@@ -182,6 +197,9 @@ class CausalCache:
     name: str = "causal"
     attention: str = "causal"
     supports_suffix: bool = False
+
+    def fixed_width(self, block_length: int | None, shift: int, grid: int | None) -> int | None:
+        return 1
 
     def begin(self, row: RowShape) -> Window | None:
         return Window("prefill", 0, row.start, row.start, attention="causal")

@@ -9,6 +9,7 @@ import torch
 from transformers import Cache
 
 from dllm_audit.decode.cache import Window
+from dllm_audit.decode.fixed import FixedForwards
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,22 +97,28 @@ class Hidden(NamedTuple):
 class ForwardRunner:
     """Runs windows of up to `rows` rows of up to `length` columns through one model.
 
+    width: of the cached steps where it never changes, which the model's engine may compile or capture; else None.
     Rows must be in ascending slot order; a batch that holds every slot reads the key-value buffer without a copy.
     """
 
-    def __init__(self, model: LoadedModel, canvas: Canvas, cached: bool) -> None:
+    def __init__(self, model: LoadedModel, canvas: Canvas, cached: bool, width: int | None = None) -> None:
         self.model = model
         self.canvas = canvas
         rows, columns = canvas.tokens.shape
         device = model.device
         self.arange = torch.arange(columns, device=device)
         self.key_values = KeyValues(rows, columns - 1, model.module, device, model.dtype) if cached else None
+        self.fixed: FixedForwards | None = None
+        if self.key_values is not None and width is not None and model.engine != "eager":
+            self.fixed = FixedForwards(model, canvas, self.key_values, width)
 
     def run(self, slots: Sequence[int], windows: Sequence[Window], mask_given: int | None = None) -> Hidden:
         """One forward over `windows`, one per row of `slots`, all of one kind and attention.
 
         mask_given: with classifier-free guidance, the mask id that hides the prompt in a second half of the batch.
         """
+        if self.fixed is not None and self.fixed.fit(windows):
+            return Hidden(self.fixed.run(slots, windows), None)
         if len(slots) == 1:
             tokens, positions, mask = self._one_row(slots[0], windows[0])
         else:

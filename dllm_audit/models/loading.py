@@ -37,13 +37,17 @@ class ModelSource:
 
 @dataclass
 class LoadedModel:
-    """A model ready to run. `tokenizer` is None where the folder has none; then it takes ids only."""
+    """A model ready to run. `tokenizer` is None where the folder has none; then it takes ids only.
+
+    engine: how its forwards are executed, see decode.fixed.ENGINES.
+    """
 
     source: ModelSource
     module: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     device: torch.device
     dtype: torch.dtype
+    engine: str = "eager"
 
     @property
     def traits(self) -> ModelTraits:
@@ -197,15 +201,22 @@ def weight_files(folder: Path, ref: str) -> list[Path]:
     raise ModelError(f"{ref} has a config.json but no *.safetensors file, so there are no weights to load.")
 
 
-def load_model(source: ModelSource, device: str = "cpu", dtype: str = "auto", tokenizer: bool = True) -> LoadedModel:
-    """Load weights and tokenizer of `source`. dtype "auto": float32 on a CPU, bfloat16 elsewhere."""
+def load_model(
+    source: ModelSource, device: str = "cpu", dtype: str = "auto", tokenizer: bool = True, engine: str = "eager"
+) -> LoadedModel:
+    """Load weights and tokenizer of `source`. dtype "auto": float32 on a CPU, bfloat16 elsewhere.
+
+    engine: how forwards of a fixed shape are executed, see decode.fixed; the others run eager.
+    """
     chosen_device = pick_device(device)
+    if engine == "cudagraph" and chosen_device.type != "cuda":
+        raise ModelError(f"--engine cudagraph needs a CUDA device, and this is {chosen_device}. Use eager or compile.")
     chosen_dtype = pick_dtype(dtype, chosen_device)
     module = _build_module(source, chosen_device, chosen_dtype)
     _load_weights(module, source, chosen_device, chosen_dtype)
     module.eval().requires_grad_(False)
     loaded_tokenizer = load_tokenizer(source.folder) if tokenizer else None
-    return LoadedModel(source, module, loaded_tokenizer, chosen_device, chosen_dtype)
+    return LoadedModel(source, module, loaded_tokenizer, chosen_device, chosen_dtype, engine)
 
 
 def dimensions_of(source: ModelSource) -> Dimensions:

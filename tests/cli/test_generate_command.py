@@ -285,7 +285,7 @@ def test_a_model_of_the_wrong_kind_is_refused_before_it_is_loaded(call):
             ["--cfg-scale", "1"],
             "Backend 'dualcache' has no setting 'cfg_scale'. Known: block_length, compat,",
         ),
-        (["--engine", "cudagraph"], "--engine cudagraph is not available in this version. Use --engine eager."),
+        (["--engine", "cudagraph"], "--engine cudagraph needs a CUDA device, and this is cpu. Use eager or compile."),
         (["--confidence", "probabilty"], "Setting confidence='probabilty' is not one of probability, margin, entropy, random. Did you mean 'probability'?"),
         (["--model", "tiny-mmd"], "There is no model 'tiny-mmd': it is no folder and no embedded model."),
         (["--device", "cuda:99"], "Device 'cuda:99' is not here: "),

@@ -396,7 +396,7 @@ def wrong(call, *arguments: str) -> str:
         (["--backend", "dualcache", "--set", "tresh=1"], "There is no setting 'tresh' (backend 'dualcache'). Did you mean"),
         (["--backend", "dualcache", "--model", "tiny-ar"], "Backend 'dualcache' cannot decode tiny-ar: it needs a masked-diffusion model with bidirectional attention, and this is an autoregressive model. Use the backend 'ar'."),
         (["--backend", "ar", "--model", "nowhere"], "There is no model 'nowhere': it is no folder and no embedded model."),
-        (["--backend", "ar", "--engine", "compile"], "--engine compile is not available in this version. Use --engine eager."),
+        (["--backend", "ar", "--engine", "cudagraph"], "--engine cudagraph needs a CUDA device, and this is cpu. Use eager or compile."),
         (["--backend", "ar", "--task", "gsm_min"], "There is no task 'gsm_min'. Did you mean 'gsm_mini'"),
         (["--backend", "ar", "--task", "nowhere.yaml"], "There is no task file nowhere.yaml."),
         (["--backend", "ar", "--task", "hellaswag_missing_thing"], "There is no task 'hellaswag_missing_thing'. Did you mean"),

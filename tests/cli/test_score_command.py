@@ -143,7 +143,7 @@ def test_a_person_can_pipe_answers_in(capsys, monkeypatch):
         (["--cfg-scale", "0.5"], "are for diffusion models: this one is autoregressive"),
         (["--compat", "llada", "--samples", "40"], "40 samples are no multiple of batch_size=16"),
         (["--samples", "1"], "--samples"),
-        (["--engine", "compile"], "--engine compile is not available"),
+        (["--engine", "compile"], "score runs eager, and --engine compile would change nothing. Leave it out."),
     ],
 )
 def test_wrong_use_ends_with_status_2_before_anything_is_loaded(score, arguments, said):
