@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from dllm_audit.errors import RequestError, UsageError
+from dllm_audit.files import refuse_special
 from dllm_audit.records import Failure
 
 T = TypeVar("T")
@@ -20,6 +21,7 @@ def read_requests(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[
 
     parse(fields) raises RequestError with the middle of a sentence: "it is no JSON object".
     """
+    refuse_special(path, UsageError)
     try:
         # Some editors put a byte-order mark first. Only "\n" ends a line: a JSON text may hold other separators.
         with click.open_file(str(path), encoding="utf-8-sig") as file:

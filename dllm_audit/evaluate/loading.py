@@ -21,6 +21,7 @@ import yaml
 from dllm_audit.errors import TaskError, did_you_mean
 from dllm_audit.evaluate.datasets import ImportedData, data_folder, find_data
 from dllm_audit.evaluate.sandbox import isolation
+from dllm_audit.files import refuse_special
 
 EMBEDDED_TASKS = Path(__file__).parent / "tasks"
 
@@ -64,6 +65,8 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     num_fewshot: overrides the task's own number of worked examples. allow_code: load tasks that execute model output.
     """
     path = _find(name)
+    if lm_eval_folder() not in path.parents:
+        _refuse_special_files(path)
     if not allow_code and _executes_code(path):
         raise _needs_consent(name)
     quiet()
@@ -97,11 +100,28 @@ def _executes_code(path: Path, above: frozenset[Path] = frozenset()) -> bool:
     fields = _plain_yaml(path)
     if "unsafe_code" in fields:
         return bool(fields["unsafe_code"])
-    included = fields.get("include") or []
-    included = [included] if isinstance(included, str) else included
-    files = [(path.parent / str(file)).resolve() for file in included]
     above |= {path.resolve()}
+    files = _included(path, fields)
     return any(file.is_file() and file not in above and _executes_code(file, above) for file in files)
+
+
+def _included(path: Path, fields: dict[str, Any]) -> list[Path]:
+    """The task files that a task file with these fields includes."""
+    named = fields.get("include") or []
+    named = [named] if isinstance(named, str) else named
+    return [(path.parent / str(file)).resolve() for file in named]
+
+
+def _refuse_special_files(path: Path, above: frozenset[Path] = frozenset()) -> None:
+    """Raise TaskError where a task file, one that it includes, or one of its data is a pipe or a device."""
+    above |= {path.resolve()}
+    data = _relative_files(path).get("dataset_kwargs", {}).get("data_files", {}).values()
+    included = [file for file in _included(path, _plain_yaml(path)) if file not in above]
+    for file in (*map(Path, data), *included):
+        refuse_special(file, TaskError)
+    for file in included:
+        if file.is_file():
+            _refuse_special_files(file, above)
 
 
 def _needs_consent(name: str) -> TaskError:
@@ -132,6 +152,7 @@ def _find(name: str) -> Path:
         return EMBEDDED_TASKS / f"{name}.yaml"
     if is_task_file(name):
         path = Path(name)
+        refuse_special(path, TaskError)
         if not path.is_file():
             raise TaskError(f"There is no task file {name}.")
         return path.resolve()

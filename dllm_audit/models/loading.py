@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import ModelError, did_you_mean
+from dllm_audit.files import refuse_special
 from dllm_audit.models.dimensions import Dimensions
 from dllm_audit.models.families import FAMILIES, ModelFamily, Place, family_of
 from dllm_audit.models.tiny import EMBEDDED_MODELS
@@ -75,6 +76,10 @@ class LoadedModel:
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
 
+#: Files of a model folder that are read, here or by transformers.
+_READ_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+
+
 def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES, weights: bool = True) -> ModelSource:
     """Resolve `ref` to a folder and read its config. Raises ModelError with a sentence for whatever is wrong.
 
@@ -96,6 +101,9 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES, weights: 
             + did_you_mean(ref, EMBEDDED_MODELS)
             + " A hub id looks like 'owner/name'."
         )
+    for pattern in _READ_FILES:
+        for path in sorted(folder.glob(pattern)):
+            refuse_special(path, ModelError)
     fields = _read_config(folder, ref)
     family = family_of(fields, ref, families)
     try:
@@ -148,7 +156,7 @@ def _looks_like_hub_id(ref: str) -> bool:
 def _from_hub(ref: str, weights: bool) -> tuple[Path, str]:
     from huggingface_hub import snapshot_download
 
-    patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"] if weights else ["config.json"]
+    patterns = list(_READ_FILES) if weights else ["config.json"]
     try:
         folder = Path(snapshot_download(ref, allow_patterns=patterns, etag_timeout=5))
     except Exception as error:

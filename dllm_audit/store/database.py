@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 
 from dllm_audit.errors import StoreError, StoreWriteError, did_you_mean
+from dllm_audit.files import refuse_special
 from dllm_audit.records import (
     FORWARD_KINDS,
     TIME_ITEMS,
@@ -59,6 +60,7 @@ class Store:
         Reading an older schema is done by upgrading it, so a file that cannot be written must have the newest one.
         """
         path = Path(path)
+        refuse_special(path, StoreError)
         if not write and not path.exists():
             raise StoreError(
                 f"There are no results in {path}. Make some with: dllm-audit run --backend dualcache --task gsm_mini"
