@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllm_audit.errors import ModelError, TaskError
+from dllm_audit.evaluate.deadline import ends_within
 from dllm_audit.records import Question, Request
 
 if TYPE_CHECKING:
@@ -193,16 +194,25 @@ class _Addresses:
         return hashlib.sha256(f"{text}\0{self.seen[text]}".encode()).hexdigest()
 
 
+#: A chat template takes about a millisecond for a prompt; it comes with the model, so it may be anything.
+TEMPLATE_SECONDS = 10.0
+
+
 def _renderer(tokenizer: PreTrainedTokenizerBase | None) -> Callable[..., str]:
     assert tokenizer is not None
 
     def render(history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        rendered = tokenizer.apply_chat_template(
-            list(history),
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
+        endless = TaskError(
+            f"The model's chat template did not end within {TEMPLATE_SECONDS:g} s for one prompt. "
+            "Use --chat-template off."
         )
+        with ends_within(TEMPLATE_SECONDS, endless):
+            rendered = tokenizer.apply_chat_template(
+                list(history),
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
         return str(rendered)
 
     return render

@@ -273,3 +273,23 @@ def test_a_chat_template_that_is_not_there_cannot_be_asked_for():
         with pytest.raises(ModelError, match=r"^m has no chat template\. Use --chat-template off\.$"):
             chat_template_of(tokenizer, "on", "m")
     assert chat_template_of(None, "auto", "m") is False
+
+
+def test_a_chat_template_that_never_ends_is_a_sentence_after_a_while(data, monkeypatch):
+    from dllm_audit.evaluate import prompts
+    from dllm_audit.models.loading import load_tokenizer
+    from dllm_audit.models.tiny import EMBEDDED_MODELS
+
+    tokenizer = load_tokenizer(EMBEDDED_MODELS["tiny-ar"])
+    rounds = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = "{{ messages[0]['content'] }}" + rounds
+    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)
+    (task,) = load_tasks(own_task(data)).values()
+    with pytest.raises(TaskError) as error:
+        build_prompts(task, tokenizer, True, 1)
+    assert str(error.value) == (
+        "The model's chat template did not end within 0.2 s for one prompt. Use --chat-template off."
+    )
+    tokenizer.chat_template = "<{{ messages[0]['content'] }}>"
+    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 30.0)
+    assert build_prompts(task, tokenizer, True, 1)[0].prompt == "<Q: a A:>"
