@@ -362,6 +362,30 @@ def test_a_broken_tokenizer_is_said(folder):
         load_model(find_model(str(folder)), "cpu", "float32")
 
 
+def test_the_tokenizer_files_of_dream_are_read_with_the_class_of_qwen2_and_its_code_is_never_run(tmp_path):
+    vocabulary = {piece: number for number, piece in enumerate([*"abcde", "\u0120", "ab", "\u0120c"])}
+    special = {"special": True, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    names = ["<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>"]
+    config = {
+        "tokenizer_class": "DreamTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "added_tokens_decoder": {str(8 + n): {"content": name, **special} for n, name in enumerate(names)},
+        "eos_token": "<|endoftext|>",
+        "mask_token": "<|mask|>",
+        "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}",
+    }
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n\u0120 c\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenization_dream.py").write_text("raise SystemExit('remote code ran')")
+    tokenizer = load_tokenizer(tmp_path)
+    assert type(tokenizer).__name__ == "Qwen2Tokenizer"
+    assert tokenizer.encode("abc c<|mask|>") == [6, 2, 7, 9]
+    assert (tokenizer.mask_token_id, tokenizer.eos_token_id) == (9, 8)
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False)
+    assert chat == "<|im_start|>user ab<|im_end|>"
+
+
 def test_traits_say_what_a_decoder_must_know():
     traits = find_model(str(TINY_LLADA)).traits
     assert (traits.family, traits.kind, traits.attention, traits.shift) == ("llada", "diffusion", "bidirectional", 0)
