@@ -29,7 +29,12 @@ _SPECIAL = {
 
 
 def runs_table(store: Store, runs: Sequence[Mapping[str, Any]]) -> str:
-    """A table with one line a run: decoder, model, task, speed, quality, tau, G; intervals are 95 %."""
+    """A table with one line a run: decoder, model, task, speed, quality, tau, G; intervals are 95 %.
+
+    What a reader must know before using the figures of a run (it was not finished, its times do not add up, ...) stands
+    under the table as in the HTML report, with a number beside the run.
+    """
+    notes: dict[str, int] = {}
     lines = [
         f"{MARK}: runs; needs \\usepackage{{booktabs}}",
         "\\begin{tabular}{lllrrrrr}",
@@ -41,8 +46,9 @@ def runs_table(store: Store, runs: Sequence[Mapping[str, Any]]) -> str:
         summary = summarise(store, run["run_id"])
         metric = summary.primary_metric
         requests = str(summary.answered) + (f" ({summary.failed} failed)" if summary.failed else "")
+        marks = ",".join(str(notes.setdefault(note, len(notes) + 1)) for note in summary.notes)
         cells = [
-            escape(label(run)),
+            escape(label(run)) + (f"\\textsuperscript{{{marks}}}" if marks else ""),
             escape(run["model"]),
             escape(run["task"]),
             requests,
@@ -52,12 +58,16 @@ def runs_table(store: Store, runs: Sequence[Mapping[str, Any]]) -> str:
             _cell(summary.positions_per_forward, 1),
         ]
         lines.append(" & ".join(cells) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+    under = [
+        f"\\par\\noindent{{\\footnotesize\\textsuperscript{{{n}}} {escape(note, 2000)}\\par}}"
+        for note, n in notes.items()
+    ]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *under, ""])
 
 
-def escape(text: str) -> str:
-    """`text` as LaTeX shows it, on one line."""
-    return "".join(_SPECIAL.get(c, c) for c in one_line(text))
+def escape(text: str, limit: int = 200) -> str:
+    """`text` as LaTeX shows it, on one line of at most `limit` characters before they are escaped."""
+    return "".join(_SPECIAL.get(c, c) for c in one_line(text, limit))
 
 
 def _cell(figure: Figure, digits: int) -> str:
