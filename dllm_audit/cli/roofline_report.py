@@ -10,7 +10,7 @@ from typing import Any
 from dllm_audit.analysis.plain import one_line
 from dllm_audit.analysis.tables import aligned
 from dllm_audit.measure.roofline import Bound, Roofline
-from dllm_audit.measure.roofline_plans import Crossing, Plan, RequestShape, Step, crossing
+from dllm_audit.measure.roofline_plans import Crossing, Plan, RequestShape, Step, crossings
 
 #: Lengths of the generation window for which memory is shown.
 _WINDOWS = (256, 512, 1024, 2048, 4096, 8192)
@@ -38,8 +38,7 @@ class RooflineReport:
     @cached_property
     def crossings(self) -> dict[str, Crossing]:
         """Decoder -> at which concurrencies it is faster than autoregressive decoding, in the decode phase."""
-        ar, *others = self.plans
-        return {plan.decoder: crossing(self.roofline, plan, ar, self.most) for plan in others}
+        return crossings(self.roofline, self.plans, self.most)
 
     @cached_property
     def knee(self) -> float | None:

@@ -112,13 +112,16 @@ class Crossing:
     most: int
 
 
-def crossing(roofline: Roofline, plan: Plan, ar: Plan, most: int) -> Crossing:
-    """Compare `plan` with `ar` at every concurrency from 1 to `most`."""
-    faster = [
-        rows
-        for rows in range(1, most + 1)
-        if plan.tokens_per_second(roofline, rows) > ar.tokens_per_second(roofline, rows)
-    ]
+def crossings(roofline: Roofline, plans: Sequence[Plan], most: int) -> dict[str, Crossing]:
+    """Every decoder but the first of `plans` against the first, at every concurrency from 1 to `most`."""
+    ar, *others = plans
+    to_beat = [ar.tokens_per_second(roofline, rows) for rows in range(1, most + 1)]
+    return {plan.decoder: _crossing(roofline, plan, to_beat) for plan in others}
+
+
+def _crossing(roofline: Roofline, plan: Plan, to_beat: Sequence[float]) -> Crossing:
+    most = len(to_beat)
+    faster = [rows for rows, rate in enumerate(to_beat, 1) if plan.tokens_per_second(roofline, rows) > rate]
     if not faster:
         return Crossing(None, 1, most)
     return Crossing(faster[0], faster[-1] + 1 if faster[-1] < most else None, most)

@@ -94,3 +94,12 @@ def test_the_last_level_cache_is_that_of_all_usable_cores_each_counted_once(tmp_
 
 def test_a_device_without_a_known_cache_says_so():
     assert last_level_cache_bytes(torch.device("mps")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_reads_faster_than_any_processor_and_knows_its_cache():
+    speed = measure_device(torch.device("cuda", 0), torch.bfloat16, "gpu")
+    assert 5e10 < speed.bandwidth < 2e13
+    assert 1e12 < speed.peak < 1e16
+    assert speed.cache_bytes is None or speed.cache_bytes >= 2**20

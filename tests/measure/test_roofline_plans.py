@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dllm_audit.measure.roofline import DeviceSpeed, Roofline, Work
-from dllm_audit.measure.roofline_plans import Crossing, RequestShape, crossing, plans
+from dllm_audit.measure.roofline_plans import Crossing, RequestShape, crossings, plans
 from dllm_audit.models.dimensions import Dimensions
 
 H100 = DeviceSpeed("H100 SXM", 3.352e12, 989.4e12, "datasheet")
@@ -32,21 +32,21 @@ def test_throughputs_of_the_teaching_note(rows, in_order, in_blocks):
 
 def test_knee_and_crossover_of_the_teaching_note():
     assert round(TEACHING.knee()) == 295
-    assert crossing(TEACHING, PLANS["block"], PLANS["ar"], most=4096) == Crossing(1, 37, 4096)
+    assert crossings(TEACHING, [PLANS["ar"], PLANS["block"]], most=4096)["block"] == Crossing(1, 37, 4096)
 
 
 def test_there_may_be_no_crossover_up_to_a_concurrency():
-    assert crossing(TEACHING, PLANS["block"], PLANS["ar"], most=36).crossover is None
+    assert crossings(TEACHING, [PLANS["ar"], PLANS["block"]], most=36)["block"].crossover is None
 
 
 def test_a_decoder_that_is_never_faster_crosses_at_one():
-    assert crossing(TEACHING, PLANS["uncached-1"], PLANS["ar"], most=100) == Crossing(None, 1, 100)
+    assert crossings(TEACHING, [PLANS["ar"], PLANS["uncached-1"]], most=100)["uncached-1"] == Crossing(None, 1, 100)
 
 
 def test_blocks_of_a_mixture_are_slower_at_first_because_one_token_reads_few_experts():
     # 120 of 128 experts a forward for a block of 32, 8 of them for one token.
     mixture = replace(TEACHING, dimensions=Dimensions.of_size(30.5e9, 3.3e9, 128, 8))
-    found = crossing(mixture, PLANS["block"], PLANS["ar"], most=4096)
+    found = crossings(mixture, [PLANS["ar"], PLANS["block"]], most=4096)["block"]
     block, ar = (PLANS[name].tokens_per_second for name in ("block", "ar"))
     assert found.faster_from > 1
     assert block(mixture, found.faster_from - 1) <= ar(mixture, found.faster_from - 1)
@@ -62,7 +62,7 @@ def test_keys_and_values_cap_autoregressive_decoding_so_that_it_never_catches_up
     bytes_read = 1.4e10 + 64 * 4096 * 131072
     assert found["ar"].tokens_per_second(roofline, 64) == pytest.approx(64 * 3.352e12 / bytes_read)
     assert found["ar"].tokens_per_second(roofline, 64) == pytest.approx(4440, rel=0.001)
-    assert crossing(roofline, found["block"], found["ar"], most=4096).crossover is None
+    assert crossings(roofline, [found["ar"], found["block"]], most=4096)["block"].crossover is None
 
 
 def test_forwards_of_each_decoder():
