@@ -55,6 +55,14 @@ class RequestError(AuditError):
     """One request that cannot be decoded, for example an over-long prompt. The others go on."""
 
 
+class OutOfMemory(AuditError):
+    """Something that does not fit into the device's memory, even alone."""
+
+
+class DeviceError(AuditError):
+    """A device that failed while it was at work. What had finished is kept; nothing more can be run on it."""
+
+
 class Interrupted(AuditError):
     """A person stopped the work. What had finished is kept. `log`: what the engine did until then, if it was at work."""
 

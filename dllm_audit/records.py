@@ -91,6 +91,9 @@ class Generation:
     guaranteed_commits: commits whose forward met (n+1)(1-c) <= 1 (Fast-dLLM, arXiv 2505.22618, Theorem 1).
     seconds: items of `TIME_ITEMS` and "total", the time between handing over the request and having its text.
     ttft_seconds: until the first answer position in reading order was final inside the decoder. None: nothing answered.
+    delivered_seconds: until the first answer text could be at a client: a block decoder delivers whole blocks.
+    block_seconds: until each block closed; empty for an autoregressive decoder, which has none.
+    queue_seconds: of the waiting, how long the request had been there before a row took it on.
     elapsed_seconds: of the run's timed region when this answer was finished.
     stop: "length", "eos" or "until".
     """
@@ -112,6 +115,9 @@ class Generation:
     elapsed_seconds: float
     stop: str
     trace: Trace | None = None
+    delivered_seconds: float | None = None
+    block_seconds: tuple[float, ...] = ()
+    queue_seconds: float = 0.0
 
     @property
     def nfe(self) -> int:
@@ -194,14 +200,22 @@ class ForwardShape:
 class EngineLog:
     """What an engine did during one run, beside the requests' own records.
 
-    makespan_seconds: from the first request's hand-over to the last answer; storing results is left out.
+    makespan_seconds: from the start to the last answer; storing results is left out.
     store_seconds: time spent storing results, outside every clock.
+    seconds: of the makespan by item; beside `TIME_ITEMS`, "idle" is time in which no request was there.
+    rows: requests that could be in flight together. ramp_seconds: until so many first were; drain_seconds: from the last
+    moment that they were, nobody being admitted after, to the end. None: they never were, or it was not recorded.
+    notes: what a reader of the run must know, as sentences.
     """
 
     shapes: tuple[ForwardShape, ...]
     makespan_seconds: float
     store_seconds: float
     seconds: Mapping[str, float]
+    rows: int | None = None
+    ramp_seconds: float | None = None
+    drain_seconds: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def batch_forwards(self) -> int:

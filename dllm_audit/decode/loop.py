@@ -19,7 +19,7 @@ from dllm_audit.decode.order import Span
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas, Row, RowInput
 from dllm_audit.decode.tally import ShapeTally
-from dllm_audit.errors import RequestError
+from dllm_audit.errors import RequestError, UsageError
 from dllm_audit.measure.clock import Clock
 from dllm_audit.records import Commit
 
@@ -66,44 +66,69 @@ class DecodeLoop:
     """Runs one recipe on one model with up to `rows` rows in flight.
 
     length: the longest row that will be admitted, in columns. clock: where time is booked.
+    shapes: where forwards are counted, to go on from another loop's.
+    full_at: seconds of the clock when all rows were first in flight. thin_since: since when not all are, with nobody
+    admitted after; None while all are.
     """
 
-    def __init__(self, model: LoadedModel, recipe: Recipe, rows: int, length: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        recipe: Recipe,
+        rows: int,
+        length: int,
+        clock: Clock,
+        shapes: dict[tuple[str, int, int], ShapeTally] | None = None,
+    ) -> None:
         self.model = model
         self.recipe = recipe
         self.clock = clock
-        self.shapes: dict[tuple[str, int, int], ShapeTally] = {}
+        self.capacity = rows
+        self.full_at: float | None = None
+        self.thin_since: float | None = None
+        self.shapes = {} if shapes is None else shapes
+        #: Jobs in flight by id.
+        self.jobs: dict[str, Job] = {}
         self.canvas = Canvas.empty(rows, length, model.device)
         cached = recipe.cache.name != "none"
         #: With a shifted head nothing stands before column 0: it is predicted from itself, as Dream's program does.
         self.first_from_itself = model.traits.shift > 0 and recipe.cache.attention == "bidirectional"
-        self.runner = ForwardRunner(model, self.canvas, cached)
+        width = recipe.cache.fixed_width(recipe.order.block_length, model.traits.shift, model.traits.block_length)
+        if width is None and model.engine != "eager":
+            raise UsageError(
+                f"--engine {model.engine} is for steps of a fixed shape: those of dualcache (with a block_length), block and ar. "
+                "This decoder has none. Use --engine eager."
+            )
+        self.runner = ForwardRunner(model, self.canvas, cached, width)
         self.free = list(range(rows))
         self.rows: list[Row] = []
 
-    def run(self, jobs: Iterator[Job]) -> Iterator[Finished]:
+    def run(self, jobs: Iterator[Job | None]) -> Iterator[Finished]:
         """Decode `jobs` in order, yielding each as soon as it has ended; a job is drawn when a row is free for it.
 
+        None for a job: the next one has not come yet, so what is in flight goes on without it.
         While the caller holds a yielded row, nothing runs and the clock should be paused.
         """
-        waiting: Iterator[Job] = iter(jobs)
-        known: dict[str, Job] = {}
         exhausted = False
         while True:
             while self.free and not exhausted:
-                job = next(waiting, None)
-                if job is None:
+                try:
+                    job = next(jobs)
+                except StopIteration:
                     exhausted = True
                     break
+                if job is None:
+                    break
                 self._admit(job)
-                known[job.id] = job
             if not self.rows:
                 return
             self._advance()
             for row in [r for r in self.rows if r.stop is not None]:
                 self.rows.remove(row)
                 self.free.append(row.slot)
-                yield Finished(known.pop(row.id), row, self._window_ids(row), self._residual(row))
+                if self.thin_since is None:
+                    self.thin_since = self.clock.elapsed()
+                yield Finished(self.jobs.pop(row.id), row, self._window_ids(row), self._residual(row))
 
     def _admit(self, job: Job) -> None:
         slot = self.free.pop(0)
@@ -125,7 +150,11 @@ class DecodeLoop:
         self._open_block(row)
         self.rows.append(row)
         self.rows.sort(key=lambda r: r.slot)
+        self.jobs[job.id] = job
         self.clock.mark("host", [job.id])
+        self.thin_since = self.clock.elapsed() if self.free else None
+        if not self.free and self.full_at is None:
+            self.full_at = self.clock.elapsed()
 
     def _open_block(self, row: Row) -> None:
         span = row.span
@@ -292,6 +321,7 @@ class DecodeLoop:
         if not done:
             return
         row.decoded_to = row.span.hi
+        self.clock.block_closed(row.id)
         row.stop = self._stop_reason(row)
         if row.stop is not None:
             return

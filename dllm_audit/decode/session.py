@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from dllm_audit.decode.limits import Fault, fault_of, rows_that_fit
 from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
-from dllm_audit.decode.tally import OnShapes, engine_log, shapes_so_far
-from dllm_audit.errors import AuditError, Interrupted, RequestError, UsageError
-from dllm_audit.measure.clock import Clock, timer_for
+from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, shapes_so_far
+from dllm_audit.errors import AuditError, DeviceError, Interrupted, ModelError, OutOfMemory, RequestError, UsageError
+from dllm_audit.measure.clock import Clock, Stopwatch, timer_for
 from dllm_audit.records import (
     EngineLog,
     Failure,
@@ -35,14 +37,51 @@ _NOT_FINITE = (
     "or the number format too narrow: try --dtype float32."
 )
 
+_NO_ROOM = (
+    "The device's memory does not hold this request's forward even alone ({}). Shorten the prompt, lower gen_length, or use a "
+    "smaller model."
+)
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request with the recipe and the window that its settings mean."""
+    """A request with the recipe and the window that its settings mean, the columns that it takes, and when it arrives."""
 
     request: Request
     recipe: Recipe
     gen_length: int
+    length: int
+    arrival: float | None
+
+
+@dataclass
+class _Group:
+    """Requests of one recipe at work, one after another in the order of `waiting`.
+
+    rows: so many may be in flight. length: columns of the longest. before: what ran before them. loop: what decodes them
+    now; None while memory for one is sought.
+    """
+
+    recipe: Recipe
+    by_id: dict[str, Prepared]
+    waiting: Iterator[Job | None]
+    rows: int
+    length: int
+    clock: Clock
+    before: EngineLog
+    loop: DecodeLoop | None = None
+    shapes: dict[tuple[str, int, int], ShapeTally] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def log(self) -> EngineLog:
+        """What was run until now."""
+        ended, loop = self.clock.elapsed(), self.loop
+        ramp = drain = None
+        if loop is not None and loop.full_at is not None:
+            ramp = loop.full_at
+            drain = 0.0 if loop.thin_since is None else ended - loop.thin_since
+        log = engine_log(self.shapes, self.clock)
+        return replace(log, rows=self.rows, ramp_seconds=ramp, drain_seconds=drain, notes=tuple(self.notes))
 
 
 class RecipeSession:
@@ -60,6 +99,8 @@ class RecipeSession:
         self.model = model
         self.recipe_for = recipe_for
         self.seed = seed
+        #: So many rows are known to fit into memory, once more did not.
+        self._most_rows: int | None = None
 
     def generate(
         self,
@@ -68,17 +109,22 @@ class RecipeSession:
         concurrency: int = 1,
         traced: bool = False,
         on_shapes: OnShapes | None = None,
+        arrivals: Sequence[float] | None = None,
     ) -> EngineLog:
         """Decode `requests` with up to `concurrency` in flight; each result goes to `on_result` as it ends.
 
         on_shapes: told before each result what ran up to it, so that a killed run can keep it.
-        Requests with different recipes are decoded in groups, in order of first appearance. Returns the engine's log.
+        arrivals: seconds after the start at which each request is there, ascending; its clock starts then, and it queues
+        until a row is free. None: each is handed over when a row is free for it.
+        Requests with different recipes are decoded in groups, in order of first appearance. Where memory holds fewer rows,
+        so many are in flight and the log says so. Returns the engine's log. Raises DeviceError when the device fails; what
+        was in flight has failed then, and what had not begun is left.
         """
         if concurrency < 1:
             raise UsageError(f"concurrency={concurrency}: at least one request must be in flight.")
         groups: dict[Recipe, list[Prepared]] = {}
         seen: set[str] = set()
-        for request in requests:
+        for number, request in enumerate(requests):
             if request.id in seen:
                 raise UsageError(
                     f"Two requests have the id {request.id!r}. Results are told apart by it: give each its own."
@@ -86,8 +132,7 @@ class RecipeSession:
             seen.add(request.id)
             try:
                 recipe, gen_length = self.recipe_for(request)
-                prepared = Prepared(request, recipe, gen_length)
-                row = self._row_input(prepared)
+                row = self._row_input(request, recipe, gen_length)
                 check_fits(row, self.model)
                 # Steps that do not divide by the blocks of this row fail it here, before anything runs.
                 start = len(row.prompt_ids)
@@ -96,7 +141,8 @@ class RecipeSession:
             except AuditError as error:
                 on_result(Failure(request.id, type(error).__name__, str(error)))
                 continue
-            groups.setdefault(recipe, []).append(prepared)
+            arrival = None if arrivals is None else arrivals[number]
+            groups.setdefault(recipe, []).append(Prepared(request, recipe, gen_length, row.length, arrival))
         logs: list[EngineLog] = []
         for recipe, group in groups.items():
             logs.append(self._run_group(recipe, group, on_result, concurrency, traced, _join(logs), on_shapes))
@@ -116,79 +162,174 @@ class RecipeSession:
     def _run_group(
         self,
         recipe: Recipe,
-        group: Sequence[Prepared],
+        requests: Sequence[Prepared],
         on_result: OnResult,
         concurrency: int,
         traced: bool,
         before: EngineLog,
         on_shapes: OnShapes | None,
     ) -> EngineLog:
-        length = max(self._row_input(prepared).length for prepared in group)
-        rows = min(concurrency, len(group))
-        by_id = {prepared.request.id: prepared for prepared in group}
         timer = timer_for(self.model.device)
         with torch.inference_mode():
             timer.settle()
             clock = Clock(timer)
-            try:
-                loop = DecodeLoop(self.model, recipe, rows, length, clock)
-            except RuntimeError as error:
-                # torch says it in a subclass of RuntimeError on a GPU, and in its words alone on a CPU.
-                if "memory" not in str(error).lower():
-                    raise
-                raise AuditError(
-                    f"There is not enough memory for {rows} rows of {length} positions beside the model. "
-                    "Lower the concurrency or gen_length."
-                ) from error
+            group = _Group(
+                recipe,
+                {prepared.request.id: prepared for prepared in requests},
+                self._jobs(requests, clock, traced, before.makespan_seconds),
+                min(concurrency, len(requests)),
+                max(prepared.length for prepared in requests),
+                clock,
+                before,
+            )
+            self._make_loop(group)
             clock.restart()
             try:
-                for finished in loop.run(self._jobs(group, clock, traced)):
-                    if finished.row.stop == NOT_FINITE:
-                        clock.stop(finished.job.id)
-                        clock.pause()
-                        on_result(Failure(finished.job.id, "RequestError", _NOT_FINITE))
-                        clock.resume()
-                        continue
-                    text, answer_ids, stop = self._answer(by_id[finished.job.id], finished)
-                    clock.mark("detokenise", [finished.job.id])
-                    watch = clock.stop(finished.job.id)
-                    clock.pause()
-                    elapsed = before.makespan_seconds + clock.total
-                    booked = Booked(clock.items(watch), clock.ttft(watch) if answer_ids else None, elapsed)
-                    if on_shapes is not None:
-                        on_shapes((*before.shapes, *shapes_so_far(loop.shapes, clock)))
-                    on_result(_generation(finished, text, answer_ids, stop, booked))
-                    clock.resume()
+                while (fault := self._drive(group, on_result, on_shapes)) is not None:
+                    if fault.kind == "device":
+                        self._device_failed(group, fault, on_result)
+                    self._go_on_with_less_memory(group, fault, on_result)
+                return group.log()
             except KeyboardInterrupt:
-                raise Interrupted("Interrupted.", _join([before, engine_log(loop.shapes, clock)])) from None
-            return engine_log(loop.shapes, clock)
+                raise Interrupted("Interrupted.", _join([before, group.log()])) from None
 
-    def _jobs(self, group: Sequence[Prepared], clock: Clock, traced: bool) -> Iterator[Job]:
-        for prepared in group:
-            clock.start(prepared.request.id)
-            row = self._row_input(prepared)
-            clock.mark("tokenise", [prepared.request.id])
-            request = prepared.request
-            yield Job(
-                request.id,
-                row,
-                seed_of(self.seed, request.key or request.id),
-                traced,
-                *self._closes(request.until),
+    def _drive(self, group: _Group, on_result: OnResult, on_shapes: OnShapes | None) -> Fault | None:
+        """Decode until no request is left, or until the machine refuses: then what it refused."""
+        assert group.loop is not None
+        clock = group.clock
+        ended = group.loop.run(group.waiting)
+        while True:
+            try:
+                finished = next(ended, None)
+                result = None if finished is None else self._result(group, finished)
+            except (RuntimeError, MemoryError) as error:
+                fault = fault_of(error)
+                if fault is None:
+                    raise
+                # Whoever handles it needs the exception gone: its frames hold the tensors of the forward.
+                return fault
+            if result is None:
+                return None
+            if on_shapes is not None and isinstance(result, Generation):
+                on_shapes((*group.before.shapes, *shapes_so_far(group.shapes, clock)))
+            on_result(result)
+            clock.resume()
+
+    def _make_loop(self, group: _Group) -> None:
+        """A loop with as many rows as memory holds: half as many each time it does not."""
+        wanted = group.rows
+        rows = rows_that_fit(self.model, group.recipe, min(wanted, self._most_rows or wanted), group.length)
+        while group.loop is None:
+            try:
+                group.loop = DecodeLoop(self.model, group.recipe, rows, group.length, group.clock, group.shapes)
+            except (RuntimeError, MemoryError, ModelError) as error:
+                fault = fault_of(error)
+                if fault is None:
+                    raise
+                if fault.kind == "device":
+                    raise DeviceError(self._device_words(fault)) from error
+                if rows == 1:
+                    raise OutOfMemory(
+                        f"There is not enough memory for a single row of {group.length} positions beside the model. "
+                        "Lower gen_length, shorten the prompts, or use a smaller model."
+                    ) from error
+                rows //= 2
+        group.rows = rows
+        if rows < wanted:
+            self._most_rows = rows
+            group.notes.append(
+                f"Memory did not hold {wanted} rows of {group.length} positions beside the model, "
+                f"so at most {rows} {'was' if rows == 1 else 'were'} in flight."
             )
 
-    def _row_input(self, prepared: Prepared) -> RowInput:
-        request = prepared.request
+    def _go_on_with_less_memory(self, group: _Group, fault: Fault, on_result: OnResult) -> None:
+        """After a forward that found no memory: half the rows, and what was in flight once more. A lone row has failed."""
+        assert group.loop is not None
+        clock, flying = group.clock, list(group.loop.jobs.values())
+        group.loop = None
+        if group.rows == 1:
+            for job in flying:
+                clock.stop(job.id)
+                clock.pause()
+                on_result(Failure(job.id, OutOfMemory.__name__, _NO_ROOM.format(fault.words)))
+                clock.resume()
+        else:
+            for job in flying:
+                clock.start_over(job.id)
+            group.waiting = chain(flying, group.waiting)
+            self._most_rows = group.rows // 2
+        self._give_back_memory()
+        self._make_loop(group)
+        # Of the time that this took, all who are there have waited.
+        clock.mark("host", ())
+
+    def _give_back_memory(self) -> None:
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _device_failed(self, group: _Group, fault: Fault, on_result: OnResult) -> NoReturn:
+        """Fail what was in flight, and say how it stands. The clock of such a device cannot be read any more."""
+        for id in list(group.clock.open):
+            on_result(Failure(id, DeviceError.__name__, self._device_words(fault)))
+        raise DeviceError(
+            f"{self._device_words(fault)} What had finished is kept, and what was in flight has failed. Nothing more can run on "
+            "it in this process: see to the device (dllm-audit doctor), then give the same command with --resume."
+        )
+
+    def _device_words(self, fault: Fault) -> str:
+        return f"The device {self.model.device} failed: {fault.words.rstrip('.')}."
+
+    def _result(self, group: _Group, finished: Finished) -> Generation | Failure:
+        """What became of a row that has ended. The clock is paused afterwards."""
+        clock, id = group.clock, finished.job.id
+        if finished.row.stop == NOT_FINITE:
+            clock.stop(id)
+            clock.pause()
+            return Failure(id, RequestError.__name__, _NOT_FINITE)
+        text, answer_ids, stop = self._answer(group.by_id[id], finished)
+        clock.mark("detokenise", [id])
+        watch = clock.stop(id)
+        try:
+            clock.pause()
+        except RuntimeError:
+            # The device may say only now that it failed: then this request has no times, and fails with the others.
+            clock.open[id] = watch
+            raise
+        return _generation(finished, text, answer_ids, stop, clock, watch, group)
+
+    def _jobs(self, requests: Sequence[Prepared], clock: Clock, traced: bool, before: float) -> Iterator[Job | None]:
+        """The requests as jobs, tokenised as they are taken on; None while the next one has not arrived.
+
+        before: seconds since the arrivals' start when the clock of this group began.
+        """
+        for prepared in requests:
+            queued = 0.0
+            if prepared.arrival is not None:
+                arrival = prepared.arrival - before
+                while arrival > clock.elapsed():
+                    if clock.open:
+                        yield None
+                    else:
+                        clock.idle_until(arrival)
+                queued = clock.elapsed() - arrival
+            request = prepared.request
+            clock.start(request.id, queued)
+            row = self._row_input(request, prepared.recipe, prepared.gen_length)
+            clock.mark("tokenise", [request.id])
+            seed = seed_of(self.seed, request.key or request.id)
+            yield Job(request.id, row, seed, traced, *self._closes(request.until))
+
+    def _row_input(self, request: Request, recipe: Recipe, gen_length: int) -> RowInput:
         prompt = request.prompt_ids if request.prompt_ids is not None else self.encode(request.prompt or "")
         suffix = request.suffix_ids
         if suffix is None:
             suffix = self.encode(request.suffix, continues=True) if request.suffix else ()
-        if suffix and not prepared.recipe.cache.supports_suffix:
+        if suffix and not recipe.cache.supports_suffix:
             raise RequestError(
                 "This backend decodes left to right and cannot see a suffix, so it cannot infill. "
                 "Use uncached, prefixcache or dualcache."
             )
-        return RowInput(tuple(prompt), prepared.gen_length, tuple(suffix))
+        return RowInput(tuple(prompt), gen_length, tuple(suffix))
 
     def encode(self, text: str, continues: bool = False) -> tuple[int, ...]:
         """Token ids of `text`, see `encode_text`."""
@@ -274,19 +415,22 @@ def encode_text(model: LoadedModel, text: str, continues: bool = False) -> tuple
     return tuple(tokenizer.encode(text, add_special_tokens=special))
 
 
-class Booked(NamedTuple):
-    """Seconds of a finished request: by item, until its first token, and of the run when it ended."""
-
-    seconds: dict[str, float]
-    ttft: float | None
-    elapsed: float
-
-
 def _generation(
-    finished: Finished, text: str | None, answer_ids: tuple[int, ...], stop: str, booked: Booked
+    finished: Finished,
+    text: str | None,
+    answer_ids: tuple[int, ...],
+    stop: str,
+    clock: Clock,
+    watch: Stopwatch,
+    group: _Group,
 ) -> Generation:
     row = finished.row
     window = len(finished.window_ids)
+    ttft = clock.ttft(watch) if answer_ids else None
+    blocks = () if group.recipe.cache.attention == "causal" else clock.closes(watch)
+    delivered: dict[str, Any] = {"delivered_seconds": ttft}
+    if blocks:
+        delivered = {"delivered_seconds": blocks[0] if answer_ids else None, "block_seconds": blocks}
     return Generation(
         id=finished.job.id,
         prompt_tokens=row.shape.start,
@@ -300,11 +444,13 @@ def _generation(
         query_positions=row.query_positions,
         committing_forwards=row.committing_forwards,
         guaranteed_commits=row.guaranteed,
-        seconds=booked.seconds,
-        ttft_seconds=booked.ttft,
-        elapsed_seconds=booked.elapsed,
+        seconds=clock.items(watch),
+        ttft_seconds=ttft,
+        elapsed_seconds=group.before.makespan_seconds + clock.total,
         stop=stop,
         trace=Trace(tuple(row.trace_forwards), tuple(row.trace_commits)) if row.traced else None,
+        queue_seconds=watch.queued_seconds,
+        **delivered,
     )
 
 
@@ -319,4 +465,13 @@ def _join(logs: Sequence[EngineLog]) -> EngineLog:
         sum(log.makespan_seconds for log in logs),
         sum(log.store_seconds for log in logs),
         seconds,
+        rows=max((log.rows for log in logs if log.rows is not None), default=None),
+        ramp_seconds=_sum_if_known([log.ramp_seconds for log in logs]),
+        drain_seconds=_sum_if_known([log.drain_seconds for log in logs]),
+        notes=tuple(dict.fromkeys(note for log in logs for note in log.notes)),
     )
+
+
+def _sum_if_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

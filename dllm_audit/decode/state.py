@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dllm_audit.decode.cache import RowShape, Window
 from dllm_audit.decode.order import Span
@@ -30,6 +30,8 @@ class Canvas:
     tokens: Tensor
     editable: Tensor
     given: Tensor
+
+    BYTES_PER_COLUMN: ClassVar[int] = 8 + 1 + 1
 
     @staticmethod
     def empty(rows: int, length: int, on: device) -> Canvas:

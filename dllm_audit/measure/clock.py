@@ -153,7 +153,8 @@ class Clock:
 
     def elapsed(self) -> float:
         """Seconds of the timed region up to now by the host's clock, which needs no wait for the device."""
-        return self._host() - self._began - self._outside
+        now = self._host() if self._paused_at is None else self._paused_at
+        return now - self._began - self._outside
 
     def idle_until(self, moment: float) -> None:
         """Sleep until `elapsed` is `moment`. The time is the run's and nobody's in particular."""
