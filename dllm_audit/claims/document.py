@@ -9,6 +9,7 @@ in YAML 1.1, `yes` and `no` are words and dates stay text, so that the schema ca
 from __future__ import annotations
 
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,9 @@ _CoreLoader.add_implicit_resolver(
 def read_document(path: Path) -> Document:
     """The one mapping that a file holds. Raises DocumentError with the line and a sentence."""
     try:
+        # A pipe would be waited for without end, and a device has none.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise DocumentError("This is no file but a folder, a pipe or a device.")
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
     except OSError as error:
@@ -117,7 +121,7 @@ def _value(node: yaml.Node, path: FieldPath, lines: dict[FieldPath, int]) -> Any
         try:
             return _SCALARS[tag](node.value)
         except (ValueError, KeyError):
-            raise DocumentError(f"{_shorten(node.value)!r} is not a {tag}.", line) from None
+            raise DocumentError(f"{_shorten(node.value)!r} is not {_KINDS[tag]}.", line) from None
     raise DocumentError(f"The tag {node.tag!r} is not allowed: a claim file holds text and numbers only.", line)
 
 
@@ -149,6 +153,15 @@ def _acting(character: str) -> str:
 def _shorten(text: str) -> str:
     return text if len(text) <= 40 else text[:40] + "..."
 
+
+#: What the tag of a scalar asks for; int() refuses more digits than a computer's number has any use for.
+_KINDS = {
+    "null": "null",
+    "bool": "true or false",
+    "int": "a whole number of usual length",
+    "float": "a number",
+    "str": "a text",
+}
 
 _SCALARS: dict[str, Any] = {
     "null": lambda _: None,

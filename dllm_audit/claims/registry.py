@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from os.path import realpath
 from pathlib import Path
 from typing import Any, get_args
 
@@ -66,28 +67,55 @@ def nearest_claims(claim_id: str, known: Iterable[str]) -> str:
 def load_claims(folder: Path | None = None) -> Registry:
     """Every claim in `folder` and the folders inside it; by default the claims that ship with the package.
 
-    Raises ClaimError when there is no such folder. Problems of single files are in the result instead.
+    Raises ClaimError when there is no such folder, or no claim file in it. Problems of single files are in the result.
     """
+    return _together([read_claim(path) for path in _claim_files(folder)], [])
+
+
+def check_files(paths: Sequence[Path], folder: Path | None = None) -> Registry:
+    """The claims of just these files, and what is wrong with them, also beside the other claims of `folder`.
+
+    Raises ClaimError when there is no such folder.
+    """
+    # Not Path.resolve, which raises for links that go round in a circle.
+    given = {realpath(path) for path in paths}
+    others = [read_claim(path) for path in _claim_files(folder) if realpath(path) not in given]
+    return _together([read_claim(path) for path in dict.fromkeys(paths)], others)
+
+
+def _claim_files(folder: Path | None) -> list[Path]:
     folder = folder or resource_folder("claims")
     if not folder.is_dir():
         raise ClaimError(f"There is no folder of claims at {folder}. Give a folder that holds claim files.")
     paths = sorted(path for path in folder.rglob("*.y*ml") if path.suffix in (".yaml", ".yml"))
-    files = [read_claim(path) for path in paths]
-    problems = [problem for file in files for problem in file.problems]
+    if not paths:
+        raise ClaimError(f"There is no claim file in {folder}: their names end in .yaml. Start one with: {_START}")
+    return paths
+
+
+_START = "dllm-audit claims new my-claim"
+
+
+def _together(files: Sequence[ClaimFile], others: Sequence[ClaimFile]) -> Registry:
+    """The claims of `files` that can stand beside one another and beside those of `others`, which are not in the result."""
+    everything = [*others, *files]
     # Files are named after their claims, so a claim may contradict one whose own file is bad.
-    known = {path.stem for path in paths} | {file.claim.id for file in files if file.claim}
+    known = {file.file.stem for file in everything} | {file.claim.id for file in everything if file.claim}
     taken: dict[str, Path] = {}
     claims: dict[str, Claim] = {}
-    for file in files:
+    problems = [problem for file in files for problem in file.problems]
+    accepted = []
+    for number, file in enumerate(everything):
         if file.claim is None:
             continue
-        complaint = _conflict(file, file.claim, taken, claims, known)
+        complaints = list(_conflicts(file, file.claim, taken, claims, known))
         taken.setdefault(file.claim.id, file.file)
-        if complaint:
-            problems.append(complaint)
-        else:
+        if not complaints:
             claims[file.claim.id] = file.claim
-    return Registry(list(claims.values()), sorted(problems, key=lambda p: (p.file, p.line)))
+        if number >= len(others):
+            problems += complaints
+            accepted += [] if complaints else [file.claim]
+    return Registry(accepted, sorted(problems, key=lambda p: (p.file, p.line)))
 
 
 def read_claim(path: Path) -> ClaimFile:
@@ -102,36 +130,49 @@ def read_claim(path: Path) -> ClaimFile:
         return ClaimFile(path, None, list(_explain(path, document, error)), document.lines)
 
 
-def _conflict(
+def _conflicts(
     file: ClaimFile, claim: Claim, taken: dict[str, Path], claims: dict[str, Claim], known: set[str]
-) -> ClaimProblem | None:
-    """What sets this claim against the ones read before it, or None."""
+) -> Iterator[ClaimProblem]:
+    """What sets this claim against the ones read before it."""
     if claim.id in taken:
-        return file.problem(("id",), f"id: {claim.id!r} is already the id of {taken[claim.id]}; ids are unique.")
+        yield file.problem(("id",), f"id: {claim.id!r} is already the id of {taken[claim.id]}; ids are unique.")
     for index, contradiction in enumerate(claim.contradicts):
-        path = ("contradicts", index, "claim")
-        if contradiction.claim not in known:
-            near = nearest_claims(contradiction.claim, known)
-            return file.problem(path, f"contradicts: there is no claim {contradiction.claim!r}. {near}")
-        if claim.id in _contradicted_from(contradiction.claim, claims) | {contradiction.claim}:
-            return file.problem(
-                path,
-                f"contradicts: {contradiction.claim!r} leads back to {claim.id!r}; "
-                "write a contradiction on one of the two claims only.",
-            )
-    return None
+        sentence = _contradiction_problem(claim.id, contradiction.claim, claims, known)
+        if sentence:
+            yield file.problem(("contradicts", index, "claim"), f"contradicts: {sentence}")
 
 
-def _contradicted_from(start: str, claims: dict[str, Claim]) -> set[str]:
-    """Every claim reached by following contradictions from `start`."""
-    reached: set[str] = set()
+def _contradiction_problem(claim: str, other: str, claims: dict[str, Claim], known: set[str]) -> str:
+    """Why the claim cannot name the other as one that it contradicts, by their ids; empty where it can."""
+    if other not in known:
+        return f"there is no claim {other!r}. {nearest_claims(other, known)}"
+    if other == claim:
+        return (
+            "a claim cannot contradict itself; put another figure of the same source into 'figures', with the relation "
+            "'same'."
+        )
+    way = _way(other, claim, claims)
+    if len(way) == 2:
+        return f"{other!r} contradicts {claim!r} already; write a contradiction on one of the two claims only."
+    if way:
+        return f"the contradictions go round in a circle, {' > '.join([claim, *way])}; write this one into {other!r} instead."
+    return ""
+
+
+def _way(start: str, end: str, claims: dict[str, Claim]) -> list[str]:
+    """The ids from `start` to `end`, both included, that contradictions lead along; empty where none do."""
+    ways = {start: [start]}
     waiting = [start]
     while waiting:
-        claim = claims.get(waiting.pop())
-        targets = {c.claim for c in claim.contradicts} - reached if claim else set()
-        reached |= targets
-        waiting.extend(targets)
-    return reached
+        here = waiting.pop(0)
+        claim = claims.get(here)
+        for target in [c.claim for c in claim.contradicts] if claim else []:
+            if target == end:
+                return [*ways[here], end]
+            if target not in ways:
+                ways[target] = [*ways[here], target]
+                waiting.append(target)
+    return []
 
 
 def _explain(path: Path, document: Document, error: ValidationError) -> Iterator[ClaimProblem]:
@@ -177,6 +218,9 @@ def _sentence(item: Any, place: FieldPath) -> str:
         return f"is {str(value).lower()}; write 'yes' or 'no'"
     if kind == "string_type" and isinstance(value, (int, float)):
         return f"is the number {value}, but a text belongs here; put it in quotes"
+    if kind in ("greater_than", "greater_than_equal"):
+        least = item["ctx"].get("ge", item["ctx"].get("gt"))
+        return f"is {value}; it must be {'at least' if kind.endswith('equal') else 'more than'} {least:g}"
     if kind == "string_pattern_mismatch":
         return f"is {value!r}; an id has small letters, digits, hyphens and full stops only"
     return _PLAIN.get(kind) or item["msg"][0].lower() + item["msg"][1:]

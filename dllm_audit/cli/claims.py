@@ -131,42 +131,16 @@ def validate(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> Non
 
     Every problem is one line: file, line, what is wrong and what to write.
     """
-    from dllm_audit.claims.registry import ClaimProblem, load_claims, nearest_claims, read_claim
-    from dllm_audit.resources import resource_folder
+    from dllm_audit.claims.registry import ClaimProblem, check_files, load_claims
 
     if files:
         missing = next((path for path in files if not path.is_file()), None)
         if missing is not None:
             raise ClaimError(f"There is no file {missing}. Start one with: dllm-audit claims new my-claim")
-        read = [read_claim(path) for path in files]
-        problems = [problem for file in read for problem in file.problems]
-        registered = {claim.id for claim in _registry(folder, quiet=True).claims}
-        known = registered | {f.claim.id for f in read if f.claim}
-        home = (folder or resource_folder("claims")).resolve()
-        first: dict[str, str] = {}
-        for file in read:
-            if file.claim is None:
-                continue
-            if file.claim.id in registered and home not in file.file.resolve().parents:
-                first.setdefault(file.claim.id, "a claim of the registry")
-            if file.claim.id in first:
-                owner = first[file.claim.id]
-                problems.append(
-                    file.problem(("id",), f"id: {file.claim.id!r} is already the id of {owner}; ids are unique.")
-                )
-            first.setdefault(file.claim.id, str(file.file))
-            problems += [
-                file.problem(
-                    ("contradicts", index, "claim"),
-                    f"contradicts: there is no claim {other.claim!r}. {nearest_claims(other.claim, known)}",
-                )
-                for index, other in enumerate(file.claim.contradicts)
-                if other.claim not in known
-            ]
-        checked = sum(file.claim is not None for file in read)
+        registry = check_files(files, folder)
     else:
         registry = load_claims(folder)
-        problems, checked = registry.problems, len(registry.claims)
+    problems, checked = registry.problems, len(registry.claims)
 
     def facts(problem: ClaimProblem) -> dict[str, Any]:
         return {"file": str(problem.file), "line": problem.line, "message": problem.message}

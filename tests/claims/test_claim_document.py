@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from dllm_audit.claims.document import MAXIMUM_BYTES, DocumentError, parse_document, read_document
@@ -61,7 +63,7 @@ def test_broken_yaml_is_refused_with_its_line():
 
 
 def test_a_number_that_its_tag_denies_is_refused():
-    assert refusal("a: !!int abc\n") == (1, "'abc' is not a int.")
+    assert refusal("a: !!int abc\n") == (1, "'abc' is not a whole number of usual length.")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,15 @@ def test_bytes_that_are_not_text_are_refused_with_their_line(tmp_path):
     with pytest.raises(DocumentError) as caught:
         read_document(path)
     assert (caught.value.line, str(caught.value)) == (2, "The file is not UTF-8 text.")
+
+
+def test_a_pipe_a_folder_and_a_device_are_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "device.yaml").symlink_to("/dev/zero")
+    for name in ("pipe", "folder", "device"):
+        with pytest.raises(DocumentError, match=r"^This is no file but a folder, a pipe or a device\.$"):
+            read_document(tmp_path / f"{name}.yaml")
 
 
 def test_a_file_that_is_not_there_is_a_sentence(tmp_path):

@@ -136,6 +136,7 @@ def test_a_value_in_a_group_needs_its_qualifier_and_the_wording_of_the_source(tm
             "precision: is the number 16, but a text belongs here; put it in quotes.",
         ),
         ("  documents: 5000", "  documents: 5000.5", "quality.documents: must be a whole number."),
+        ("  documents: 5000", "  documents: -5", "quality.documents: is -5; it must be at least 1."),
         ("metric: ratio of output tokens per second", "metric: ''", "metric: is empty."),
     ],
 )
@@ -210,8 +211,38 @@ def test_a_contradiction_is_written_on_one_side_only(tmp_path):
     (problem,) = registry.problems
     assert problem.line == line_of(contradicting(SCORE, "x"), "  - claim:")
     assert problem.message == (
-        "contradicts: 'honest-sweep' leads back to 'honest-score'; write a contradiction on one of the two claims only."
+        "contradicts: 'honest-sweep' contradicts 'honest-score' already; write a contradiction on one of the two claims only."
     )
+
+
+def test_a_claim_cannot_contradict_itself(tmp_path):
+    assert [str(p).partition(": ")[2] for p in _registry_of(tmp_path, a=("honest-sweep", "honest-sweep"))] == [
+        "contradicts: a claim cannot contradict itself; put another figure of the same source into 'figures', with the "
+        "relation 'same'."
+    ]
+
+
+def test_contradictions_that_go_round_in_a_circle_are_refused_where_it_closes(tmp_path):
+    (problem,) = _registry_of(tmp_path, a=("a", "b"), b=("b", "c"), c=("c", "a"))
+    assert problem.file.name == "c.yaml"
+    assert problem.message == (
+        "contradicts: the contradictions go round in a circle, c > a > b > c; write this one into 'a' instead."
+    )
+
+
+def test_three_claims_that_all_disagree_are_no_circle(tmp_path):
+    text = contradicting(SWEEP.replace("honest-sweep", "a"), "b") + "  - {claim: c, finding: they disagree}\n"
+    (tmp_path / "a.yaml").write_text(text)
+    assert _registry_of(tmp_path, b=("b", "c"), c=("c", None)) == []
+    assert len(load_claims(tmp_path).claims) == 3
+
+
+def _registry_of(folder, **files):
+    """The problems of a registry with these files: (id, what it contradicts)."""
+    for name, (claim, other) in files.items():
+        text = SWEEP.replace("honest-sweep", claim)
+        (folder / f"{name}.yaml").write_text(contradicting(text, other) if other else text)
+    return load_claims(folder).problems
 
 
 def test_a_contradiction_with_an_unknown_claim_names_the_nearest(tmp_path):
@@ -231,6 +262,11 @@ def test_an_unknown_id_is_an_error_with_the_nearest_one(tmp_path):
     (tmp_path / "a.yaml").write_text(SWEEP)
     with pytest.raises(ClaimError, match=r"^There is no claim 'honest-swep'\. Did you mean 'honest-sweep'\?$"):
         load_claims(tmp_path).get("honest-swep")
+
+
+def test_a_folder_without_claim_files_is_an_error(tmp_path):
+    with pytest.raises(ClaimError, match=r"There is no claim file in .*: their names end in \.yaml\."):
+        load_claims(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):

@@ -52,9 +52,9 @@ def test_list_filters(folder, options, ids):
 
 def test_an_unknown_kind_or_trap_is_wrong_use_with_the_nearest_name(folder):
     with pytest.raises(UsageError, match=r"There is no kind 'speedups' of claim\. Did you mean 'speedup'\?"):
-        call("list", "--kind", "speedups")
+        call("list", "--kind", "speedups", "--claims", folder)
     with pytest.raises(UsageError, match=r"There is no trap 'other_gpus'\. Did you mean 'other_gpu'"):
-        call("list", "--trap", "other_gpus")
+        call("list", "--trap", "other_gpus", "--claims", folder)
 
 
 def test_show_has_the_claim_the_answers_the_traps_and_the_physics(folder):
@@ -94,19 +94,19 @@ def test_a_contradiction_is_shown_on_both_claims():
 def test_validate_says_file_line_and_sentence_and_fails(folder):
     bad = folder / "bad.yaml"
     bad.write_text(SWEEP.replace("value: 1.8", "value: 1.8x"))
-    result = call("validate", bad, status=1)
+    result = call("validate", bad, "--claims", folder, status=1)
     assert result.stdout.startswith(f"{bad}:12: value: is the text '1.8x'; write the number 1.8 alone")
 
 
 def test_validate_of_good_files_and_of_a_folder(folder):
-    assert call("validate", folder / "honest-sweep.yaml").stderr == "1 valid.\n"
+    assert call("validate", folder / "honest-sweep.yaml", "--claims", folder).stderr == "1 valid.\n"
     assert call("validate", "--claims", folder).stderr == "2 valid.\n"
 
 
 def test_validate_sees_a_repeated_id_and_a_dangling_contradiction(folder):
     copy = folder / "copy.yaml"
     copy.write_text(SWEEP + "contradicts: [{claim: nobody, finding: nothing}]\n")
-    result = call("validate", folder / "honest-sweep.yaml", copy, status=1)
+    result = call("validate", folder / "honest-sweep.yaml", copy, "--claims", folder, status=1)
     assert (
         f"{copy}:2: id: 'honest-sweep' is already the id of {folder / 'honest-sweep.yaml'}; ids are unique."
         in result.stdout
@@ -114,12 +114,25 @@ def test_validate_sees_a_repeated_id_and_a_dangling_contradiction(folder):
     assert "contradicts: there is no claim 'nobody'." in result.stdout
 
 
+def test_validate_of_single_files_sees_a_circle_of_contradictions_and_survives_one_of_links(folder):
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    ours, theirs = (folder / name for name in ("a.yaml", "b.yaml"))
+    for path, other in ((ours, "b"), (theirs, "a")):
+        text = SWEEP.replace("honest-sweep", path.stem)
+        path.write_text(f"{text}contradicts: [{{claim: {other}, finding: they disagree}}]\n")
+    # The other of the two is beside it in the folder, and may be given too.
+    for files in ([ours], [theirs], [ours, theirs]):
+        result = call("validate", *files, "--claims", folder, status=1)
+        assert "write a contradiction on one of the two claims only." in result.stdout
+        assert len(result.stdout.splitlines()) == 1
+
+
 def test_validate_sees_an_id_that_the_registry_has_already(folder, tmp_path):
     elsewhere = tmp_path / "mine.yaml"
     elsewhere.write_text(SWEEP)
     result = call("validate", elsewhere, "--claims", folder, status=1)
     assert result.stdout == (
-        f"{elsewhere}:2: id: 'honest-sweep' is already the id of a claim of the registry; ids are unique.\n"
+        f"{elsewhere}:2: id: 'honest-sweep' is already the id of {folder / 'honest-sweep.yaml'}; ids are unique.\n"
     )
 
 
@@ -128,10 +141,10 @@ def test_validate_of_a_missing_file(folder):
         call("validate", "nowhere.yaml")
 
 
-def test_a_new_file_is_refused_until_filled_and_valid_then(tmp_path):
+def test_a_new_file_is_refused_until_filled_and_valid_then(tmp_path, folder):
     path = tmp_path / "mine.yaml"
     call("new", "mine", "-o", path)
-    assert "is empty" in call("validate", path, status=1).stdout
+    assert "is empty" in call("validate", path, "--claims", folder, status=1).stdout
     answers = {
         "reported_by": "authors",
         "date": "2025-05",
@@ -157,7 +170,7 @@ def test_a_new_file_is_refused_until_filled_and_valid_then(tmp_path):
             line = f"{field}: {answers.get(name, filler)}"
         lines.append(line)
     path.write_text("\n".join(lines))
-    assert call("validate", path).stderr == "1 valid.\n"
+    assert call("validate", path, "--claims", folder).stderr == "1 valid.\n"
 
 
 def test_new_overwrites_nothing_and_takes_no_id_that_exists_or_is_none(tmp_path):
