@@ -7,7 +7,7 @@ import sys
 import torch
 
 from dllm_audit.measure.environment import describe, timing_hazards
-from tests.benchmarks import baseline, batching, books, memory, overhead
+from tests.benchmarks import baseline, batching, books, coverage, memory, overhead
 
 BENCHMARKS = {
     "books": books.main,
@@ -15,6 +15,7 @@ BENCHMARKS = {
     "overhead": overhead.main,
     "batching": batching.main,
     "memory": memory.main,
+    "coverage": coverage.main,
 }
 
 
