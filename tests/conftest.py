@@ -11,12 +11,24 @@ from typing import Any
 
 import pytest
 
-from dllm_audit.records import Commit, EngineLog, Failure, Forward, ForwardShape, Generation, Trace
+from dllm_audit.records import (
+    TIME_ITEMS,
+    Commit,
+    EngineLog,
+    Failure,
+    Forward,
+    ForwardShape,
+    Generation,
+    ScoredAnswer,
+    Trace,
+)
 from dllm_audit.store.database import Store
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Measuring the device takes a second of every command; the tests of it ask for it.
 os.environ.setdefault("DLLM_AUDIT_ROOFLINE", "0")
+# So does observing transformers beside an autoregressive run.
+os.environ.setdefault("DLLM_AUDIT_BESIDE_GENERATE", "0")
 
 ENVIRONMENT = {"device": "cpu", "cpu": "Example CPU", "cores": 2, "threads": 1, "torch": "2.13.0", "platform": "Linux"}
 
@@ -211,6 +223,67 @@ def add_run(
     store.add_scores(run_id, answers, metrics)
     store.end_run(run_id, status)
     return run_id
+
+
+def scored_answer(id: str, value: float, error: float = 0.0, seconds: float = 0.25) -> ScoredAnswer:
+    """A given answer that was scored: exact from three masked copies, or with an error from 128; and a greedy check."""
+    items = dict.fromkeys(TIME_ITEMS, 0.0) | {"score": seconds - 0.05, "host": 0.05, "total": seconds}
+    copies = 128 if error else 3
+    forwards = {"score": copies + 1}
+    return ScoredAnswer(id, 10, 2, value, error, copies, not error, False, forwards, 12 * (copies + 1), items, 0.0)
+
+
+def add_scored_run(
+    store: Store,
+    row: Mapping[str, Any],
+    documents: Sequence[Sequence[tuple[float, float]]],
+    seconds: float = 0.25,
+    failed: Sequence[int] = (),
+    output_type: str = "multiple_choice",
+) -> str:
+    """Store a run that scored given answers: (log-likelihood, error) of each answer of each document, the first is right.
+
+    failed: places of the requests that failed. Returns the run's id.
+    """
+    settings = {} if row["kind"] == "autoregressive" else {"samples": 128, "exact": False}
+    planned = sum(map(len, documents))
+    sources = dict.fromkeys(settings, "default")
+    store.begin_run(
+        {
+            **row,
+            "output_type": output_type,
+            "settings": settings,
+            "setting_sources": sources,
+            "planned_requests": planned,
+        }
+    )
+    ordinal, answers = 0, []
+    for doc, values in enumerate(documents):
+        places = range(ordinal, ordinal + len(values))
+        for choice, (value, error) in enumerate(values):
+            result: Any = replace(
+                scored_answer(str(ordinal), value, error, seconds), elapsed_seconds=seconds * (ordinal + 1)
+            )
+            if ordinal in failed:
+                result = Failure(str(ordinal), "RequestError", "too long")
+            prompt = f"Question {doc}\nAnswer:"
+            store.add_result(
+                row["run_id"], ordinal, 1, f"key {ordinal}", doc, prompt, f"{doc:064x}", result, " yes", choice
+            )
+            ordinal += 1
+        if not set(places) & set(failed):
+            right = float(values[0][0] == max(value for value, _ in values))
+            answers.append(
+                {
+                    "task": row["task"], "doc_id": doc, "filter": "none", "metric": "acc", "value": right,
+                    "response": "", "target": "0",
+                }
+            )  # fmt: skip
+    mean = sum(a["value"] for a in answers) / len(answers)
+    metric = {"task": row["task"], "metric": "acc", "filter": "none", "value": mean, "stderr": 0.1}
+    store.add_scores(row["run_id"], answers, [{**metric, "documents": len(answers)}])
+    store.end_run(row["run_id"], "failed" if failed else "complete")
+    return str(row["run_id"])
 
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202ereversed\u202c \x1b[31mred\x07 'quoted' \"twice\""

@@ -76,6 +76,13 @@ MOST_IN_FLIGHT = 65_536
     help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound "
     "[default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
 )
+@click.option(
+    "--beside-generate/--no-beside-generate",
+    default=True,
+    envvar="DLLM_AUDIT_BESIDE_GENERATE",
+    help="After an autoregressive run, let it and transformers' own generate decode a few of its prompts in turns (some "
+    "seconds), so that a weak baseline is found out [default: beside-generate; env: DLLM_AUDIT_BESIDE_GENERATE=0 or 1].",
+)
 @database_option
 @engine_options
 @setting_options(several=("threshold",), likelihoods=True)
@@ -96,6 +103,7 @@ def command(
     dry_run: bool,
     allow_code_execution: bool,
     roofline: bool,
+    beside_generate: bool,
     database: Path,
     device: str,
     dtype: str,
@@ -171,7 +179,7 @@ def command(
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
-        run_ids = _execute(plan, conditions, store, sys.stderr.isatty(), roofline)
+        run_ids = _execute(plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
         summaries = [summarise(store, run_id) for run_id in run_ids]
     failed = sum(summary.failed for summary in summaries)
     if as_json:
@@ -187,8 +195,11 @@ def command(
         sys.exit(3)
 
 
-def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool, roofline: bool) -> list[str]:
+def _execute(
+    plan: Sequence[Cell], conditions: Any, store: Store, live: bool, roofline: bool, beside_generate: bool
+) -> list[str]:
     from dllm_audit.evaluate.execution import execute
+    from dllm_audit.evaluate.library import LibraryObservations
     from dllm_audit.measure.environment import describe, timing_hazards
     from dllm_audit.models.loading import pick_device
 
@@ -196,6 +207,7 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool, ro
         click.echo(f"Warning: {hazard}", err=True)
     models: dict[Path, tuple[Any, float]] = {}
     speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
+    library = LibraryObservations() if beside_generate else None
     run_ids: list[str] = []
     ticker = _Ticker(live, len(plan))
     for cell in plan:
@@ -214,7 +226,9 @@ def _execute(plan: Sequence[Cell], conditions: Any, store: Store, live: bool, ro
         if roofline and kind not in speeds:
             speeds[kind] = _device_speed(*kind)
         try:
-            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speeds.get(kind)))
+            run_ids.append(
+                execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speeds.get(kind), library)
+            )
         except (Interrupted, KeyboardInterrupt):
             ticker.end()
             raise Interrupted(

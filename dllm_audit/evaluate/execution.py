@@ -19,6 +19,7 @@ from dllm_audit import __version__
 from dllm_audit.backend import Backend
 from dllm_audit.decode.tally import shapes_since
 from dllm_audit.errors import Interrupted
+from dllm_audit.evaluate.library import LibraryObservations, is_comparable
 from dllm_audit.evaluate.prompts import TaskItem, chat_template_of
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Decoding, Scoring, stored_beside, work_of
@@ -101,11 +102,13 @@ def execute(
     load_seconds: float,
     say: Callable[[str], None] = lambda what: None,
     speed: DeviceSpeed | None = None,
+    library: LibraryObservations | None = None,
 ) -> str:
     """Make one run and return its id. Whatever ends it early, the requests that had finished are stored.
 
     say: told what goes on after the last request, which may take a while.
     speed: what the device can do at most, for the run's share of the bound; None: the run has none.
+    library: observes transformers beside an autoregressive run; None: nothing is.
     Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
     """
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
@@ -183,6 +186,9 @@ def execute(
         if conditions.trace and isinstance(work, Decoding):
             say("tracing its first requests")
         manifest["notes"] += _trace(work, store, run_id, conditions.trace)
+        if library is not None and "library" not in manifest and is_comparable(cell, work):
+            say("holding it against transformers' generate")
+            manifest["library"] = library.beside(cell, work, model)
         store.set_manifest(run_id, manifest)
     except Interrupted:
         with _uninterrupted():

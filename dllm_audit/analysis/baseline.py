@@ -1,0 +1,164 @@
+"""How strong an autoregressive baseline is: beside transformers' own `generate`, and against what the device allows.
+
+"Faster than a weak baseline" is not "faster". A baseline is weak (the trap `weak_baseline`) when transformers' `generate`
+is faster on the same weights, prompts and batch, or when it takes more than twice as long as the device needs at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.measure.library import GENERATE, LOOKUP, OURS, LibraryComparison, Turns
+from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval
+
+if TYPE_CHECKING:
+    from dllm_audit.analysis.summary import RunSummary
+
+LEAST_SHARE = 0.5
+"""Below this share of what the device allows a baseline is weak; the traps of published claims use the same."""
+
+_SEED = 20251130
+
+StrengthVerdict = Literal["weak", "not weak", "unknown"]
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How strong an autoregressive run is as a baseline.
+
+    generate: its speed over that of transformers' `generate`; lookup: over that with prompt lookup, unknown where more
+    than one request is in flight. Both in tokens/s, of provenance "library". same_tokens: whether `generate` gave the
+    same ones. share: the least seconds of its forwards over its whole wall time.
+    observed: what they were observed on; None where nothing was. verdict: "weak" where one of the two rules fires.
+    """
+
+    observed: LibraryComparison | None
+    generate: Figure
+    lookup: Figure
+    same_tokens: bool | None
+    share: Figure
+
+    @property
+    def slower_than_generate(self) -> bool:
+        """Whether `generate` is faster beyond what the turns differ by."""
+        return self.generate.high is not None and self.generate.high < 1
+
+    @property
+    def below_half_of_the_bound(self) -> bool:
+        return self.share.value is not None and self.share.value < LEAST_SHARE
+
+    @property
+    def verdict(self) -> StrengthVerdict:
+        if self.slower_than_generate or self.below_half_of_the_bound:
+            return "weak"
+        return "unknown" if self.generate.value is None and self.share.value is None else "not weak"
+
+    @property
+    def sample(self) -> str:
+        """What was decoded beside the library, in words; empty where nothing was."""
+        seen = self.observed
+        if seen is None:
+            return ""
+        prompts = f"{seen.prompts} prompt" + ("s" if seen.prompts > 1 else "")
+        together = f"{seen.batch} at a time, " if seen.batch > 1 else ""
+        rounds = len(seen.sides[0].seconds)
+        return (
+            f"{prompts}, {together}up to {seen.gen_length} new tokens, {rounds} turns each, transformers {seen.version}"
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its reasons."""
+        beside, bound = self._beside_generate(), self._against_the_bound()
+        if self.verdict == "weak":
+            why = [
+                text
+                for text, fires in ((beside, self.slower_than_generate), (bound, self.below_half_of_the_bound))
+                if fires
+            ]
+            return f"The baseline is weak: {' and '.join(why)}."
+        if self.verdict == "unknown":
+            return f"How strong the baseline is is not known: {beside}; {bound}."
+        return f"The baseline is not shown to be weak: {beside}; {bound}."
+
+    def _beside_generate(self) -> str:
+        figure = self.generate
+        if figure.value is None:
+            return figure.reason
+        tokens = "the same tokens" if self.same_tokens else "not always the same tokens"
+        return f"it runs at {figure.value:.2f}x the speed of transformers' generate ({_ends(figure)}; {tokens})"
+
+    def _against_the_bound(self) -> str:
+        figure = self.share
+        if figure.value is None:
+            return f"its share of what the device allows is {_after_is(figure.reason)}"
+        return f"it reaches {figure.value:.0%} of what the device allows (bound over wall time)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; `weak_baseline` is null where neither rule could be looked at."""
+        figures = (("generate", self.generate), ("prompt_lookup", self.lookup), ("share_of_bound", self.share))
+        return {
+            "weak_baseline": {"weak": True, "not weak": False, "unknown": None}[self.verdict],
+            "sentence": self.sentence,
+            "provenance": "library",
+            **{name: {k: v for k, v in vars(figure).items() if v != ""} for name, figure in figures},
+            "same_tokens": self.same_tokens,
+            "observed": None if self.observed is None else self.observed.as_dict(),
+        }
+
+
+def strength_of(baseline: RunSummary) -> Strength | None:
+    """How strong a run is as a baseline; None for one that is not autoregressive, or that decoded no text."""
+    if baseline.run["kind"] != "autoregressive" or baseline.likelihoods is not None:
+        return None
+    facts = baseline.run["manifest"].get("library")
+    observed = LibraryComparison.of_facts(facts)
+    reason = "it was not held against transformers' generate"
+    if observed is None and isinstance(facts, Mapping) and facts.get("reason"):
+        reason += f" ({str(facts['reason']).rstrip('.')})"
+    generate = _over(observed, GENERATE, reason)
+    if observed is not None and observed.side(LOOKUP) is None:
+        reason = "prompt lookup decodes one request at a time"
+    theirs = None if observed is None else observed.side(GENERATE)
+    same = None if observed is None or theirs is None else theirs.equal == observed.prompts
+    return Strength(observed, generate, _over(observed, LOOKUP, reason), same, _share(baseline))
+
+
+def _over(observed: LibraryComparison | None, name: str, reason: str) -> Figure:
+    """Speed of ours over that of a side of the library, with an interval over the turns."""
+    ours, theirs = (None, None) if observed is None else (observed.side(OURS), observed.side(name))
+    if ours is None or theirs is None:
+        return Figure(None, "x", "measured", reason=reason)
+    found = speedup_interval(*(_turns(side) for side in (ours, theirs)), generator=np.random.default_rng(_SEED))
+    if found.low is None:
+        reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} turns"
+        return Figure(found.ratio, "x", "measured", reason=reason)
+    return Figure(found.ratio, "x", "measured", found.low, found.high, basis=f"{found.clusters} turns")
+
+
+def _turns(side: Turns) -> list[list[Batch]]:
+    return [[Batch(side.tokens, seconds)] for seconds in side.seconds]
+
+
+def _share(baseline: RunSummary) -> Figure:
+    """The least seconds of its forwards over the wall time, or why that is unknown or means nothing."""
+    total = baseline.bound.total
+    if total.value is None:
+        return total
+    wall = baseline.makespan_seconds.value or 0.0
+    share = ratio(baseline.bound.bound_seconds, wall, "share", "modelled", "no time was measured")
+    return replace(share, reason=total.reason) if total.reason else share
+
+
+def _ends(figure: Figure) -> str:
+    return f"{figure.low:.2f} to {figure.high:.2f}" if figure.has_interval else figure.reason
+
+
+def _after_is(reason: str) -> str:
+    """A reason as it goes on after "is"."""
+    return reason if reason.startswith("not applicable") else f"unknown: {reason}"
