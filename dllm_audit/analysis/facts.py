@@ -105,6 +105,7 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "documents": comparison.documents,
         "unpaired": comparison.unpaired,
         "speed": figure_facts(comparison.speed),
+        "speed_of": comparison.candidate.pace.unit,
         "speed_verdict": comparison.speed_verdict,
         "time": figure_facts(comparison.time),
         "characters": figure_facts(comparison.characters),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.stats import t as student
 
+from dllm_audit.analysis.baseline import Strength, strength_of
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
@@ -46,8 +47,11 @@ _ASSUMED_DISCORDANCE = 0.1
 #: Why requests in flight together have no interval of their own.
 _SHARED = "interval unknown: requests in flight together share forwards, so it needs at least 5 interleaved repeats"
 
+#: Of a document whose given answers were scored: how many they are.
+_SCORED = "scored_requests"
+
 QualityVerdict = Literal["not worse", "worse", "open", "unknown"]
-SpeedVerdict = Literal["faster", "slower", "open", "unknown"]
+SpeedVerdict = Literal["faster", "faster than a weak baseline", "slower", "open", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -83,10 +87,12 @@ class QualityComparison:
 class Comparison:
     """A candidate run against a baseline run, paired by document.
 
-    speed: answered tokens per second, candidate over baseline. time: baseline seconds over candidate seconds for the
-    same documents, which a shorter answer also improves. characters: the same as speed, in characters, which
-    tokenizers do not touch. length: answered characters of the candidate over those of the baseline.
+    speed: answered tokens per second, candidate over baseline; requests per second where given answers were scored.
+    time: baseline seconds over candidate seconds for the same documents, which a shorter answer also improves.
+    characters: the same as speed, in characters, which tokenizers do not touch. length: answered characters of the
+    candidate over those of the baseline.
     control: speed of the same configuration against itself, where that was run; None otherwise.
+    strength: how strong the baseline is, where it is autoregressive; None otherwise.
     identical: whether both sides answered every common document with the same text.
     doubts: why its times are not reliable, as sentences; they are caveats too.
     caveats: what a reader must know before using the verdict, as sentences.
@@ -106,10 +112,16 @@ class Comparison:
     quality: QualityComparison | None
     manifests: ManifestDifference
     control: float | None
+    strength: Strength | None
     identical: bool
     doubts: tuple[str, ...]
     caveats: tuple[str, ...]
     verdict: str
+
+    @property
+    def scored(self) -> bool:
+        """Whether given answers were scored: then there are no tokens to count, and both sides have the same answers."""
+        return self.candidate.likelihoods is not None
 
     @property
     def unfinished(self) -> bool:
@@ -248,32 +260,39 @@ def compare_rows(
     if not same_task:
         pairs = []
     manifests = compare_manifests(candidate.run, baseline.run)
-    speed = _speed(candidate, baseline, pairs, "answered_tokens", "tokens")
+    scored = candidate.likelihoods is not None
+    speed = _speed(candidate, baseline, pairs, *((_SCORED, "requests") if scored else ("answered_tokens", "tokens")))
     over_repeats = repeated_speed(*repeats) if repeats and pairs else None
     timed = [candidate, baseline]
     if repeats and over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
         speed = over_repeats
         timed = [side for group in repeats for side in group]
     speed, doubts = with_doubt(speed, timed)
-    characters, _ = with_doubt(
-        _speed(candidate, baseline, pairs, "answered_characters", "characters"), [candidate, baseline]
-    )
+    given = Figure(None, "x", "derived", reason="not applicable: both sides scored the same given answers")
+    characters = given
+    if not scored:
+        characters = _speed(candidate, baseline, pairs, "answered_characters", "characters")
+        characters, _ = with_doubt(characters, [candidate, baseline])
     time = _time(candidate, baseline, pairs)
     over_repeats = repeated_time(*repeats) if repeats and pairs else None
     if over_repeats is not None and (over_repeats.has_interval or not time.has_interval):
         time = over_repeats
     time, _ = with_doubt(time, timed)
-    length = _length(pairs)
+    length = given if scored else _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
+    if scored and pairs:
+        parity = True
     failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
     failed |= {row["doc_id"] for row in damaged}
     qualities = _qualities(candidate, baseline, failed, answers, margin) if same_task else ()
     primary = candidate.primary_metric
     quality = next((q for q in qualities if primary and (q.metric, q.filter) == (primary.name, primary.filter)), None)
-    speed_verdict = _speed_verdict(speed, control)
+    strength = strength_of(baseline)
+    speed_verdict = _speed_verdict(speed, control, strength)
     identical = bool(pairs) and all(a["text"] is not None and a["text"] == b["text"] for a, b in pairs)
     unfinished = _unfinished(candidate, baseline)
-    caveats = [*doubts]
+    caveats = [*doubts, *_undecided_choices(candidate, baseline), *_beside_lookup(strength, speed)]
+    caveats += _other_tokenizer(candidate, baseline, characters)
     if unfinished:
         caveats.append(f"{unfinished[0].upper()}{unfinished[1:]}: what is missing is in no figure.")
     if damaged:
@@ -293,6 +312,7 @@ def compare_rows(
         quality=quality,
         manifests=manifests,
         control=control,
+        strength=strength,
         identical=identical,
         doubts=tuple(doubts),
         caveats=tuple(caveats),
@@ -331,6 +351,48 @@ def with_doubt(speed: Figure, timed: Sequence[RunSummary]) -> tuple[Figure, list
     return replace(speed, low=speed.low / factor, high=speed.high * factor, basis=basis), said
 
 
+def _undecided_choices(*sides: RunSummary) -> list[str]:
+    """What Monte Carlo noise there is in the choices of runs that scored given answers."""
+    found = []
+    for side in sides:
+        metric = side.primary_metric
+        share = side.likelihoods.undecided.get(metric.name) if side.likelihoods and metric else None
+        if share is not None and share.value:
+            found.append(
+                f"In {share.value:.0%} of its documents the choice of {label(side.run)} is Monte Carlo noise: another answer "
+                "lies within two standard errors."
+            )
+    return found
+
+
+def _beside_lookup(strength: Strength | None, speed: Figure) -> list[str]:
+    """What prompt lookup would make of the comparison, where it is faster than the baseline."""
+    if strength is None or speed.value is None:
+        return []
+    lookup = strength.lookup
+    if not lookup.value or lookup.high is None or lookup.high >= 1:
+        return []
+    return [
+        f"transformers' prompt-lookup decoding, which needs nothing but the baseline's model, runs at {1 / lookup.value:.2f}x "
+        f"the speed of the baseline: against that the candidate is at {speed.value * lookup.value:.2f}x."
+    ]
+
+
+def _other_tokenizer(candidate: RunSummary, baseline: RunSummary, characters: Figure) -> list[str]:
+    """That a token is not the same amount of text on both sides, where their tokenizers differ."""
+    ours, theirs = (side.model_facts.get("tokenizer_sha256") for side in (candidate, baseline))
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping) or characters.value is None:
+        return []
+    # Other files of a tokenizer dress prompts; these decide which ids a text becomes.
+    names = [name for name in ("tokenizer.json", "vocab.json", "merges.txt") if name in ours or name in theirs]
+    if all(ours.get(name) == theirs.get(name) for name in names):
+        return []
+    return [
+        "The two models have different tokenizers, so a token is not the same amount of text on both sides: "
+        f"in characters per second the candidate is at {characters.value:.2f}x."
+    ]
+
+
 def _unfinished(candidate: RunSummary, baseline: RunSummary) -> str:
     """Which side was not finished, in words; empty where both were."""
     sides = [side for side in (candidate, baseline) if side.unfinished]
@@ -343,17 +405,37 @@ def _unfinished(candidate: RunSummary, baseline: RunSummary) -> str:
 def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]) -> list[Pair]:
     """The requests of both sides, by document, that both answered; damaged ones are left out."""
     ours, theirs = _by_document(candidate), _by_document(baseline)
-    return [(row, theirs[key]) for key, row in ours.items() if key in theirs]
+    return [
+        (row, theirs[key])
+        for key, row in ours.items()
+        if key in theirs and row.get(_SCORED) == theirs[key].get(_SCORED)
+    ]
 
 
 def _by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
-    """Answered requests by document; where the task gives no document, by its place in the task's order."""
+    """Answered requests by document; where the task gives no document, by its place in the task's order.
+
+    The answers of a document that were scored are one row, with their seconds added up and their number; it is left
+    out where one of them failed.
+    """
+    kept, damaged = without_damaged(requests)
+    spoiled = {_document(row) for row in (*damaged, *(row for row in kept if row["error_type"] is not None))}
     found: dict[Any, Mapping[str, Any]] = {}
-    for row in without_damaged(requests)[0]:
-        if row["error_type"] is None:
-            key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
+    for row in kept:
+        key = _document(row)
+        if row["error_type"] is not None:
+            continue
+        if row.get("loglikelihood") is None:
             found.setdefault(key, row)
+        elif key not in spoiled:
+            before = found.get(key, {**row, "total_seconds": 0.0, _SCORED: 0})
+            seconds = before["total_seconds"] + row["total_seconds"]
+            found[key] = {**before, "total_seconds": seconds, _SCORED: before[_SCORED] + 1}
     return found
+
+
+def _document(row: Mapping[str, Any]) -> tuple[str, Any]:
+    return ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
 
 
 def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], column: str, what: str) -> Figure:
@@ -380,7 +462,7 @@ def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], c
 
 def _shared_speed(candidate: RunSummary, baseline: RunSummary, column: str) -> Figure:
     ours, theirs = (
-        (s.throughput if column == "answered_tokens" else s.characters_per_second).value for s in (candidate, baseline)
+        (s.characters_per_second if column == "answered_characters" else s.pace).value for s in (candidate, baseline)
     )
     if not ours or not theirs:
         return Figure(None, "x", "derived", reason="the throughput of one side is not known")
@@ -446,13 +528,14 @@ def noise_bar(speed: Figure, control: float | None) -> float:
     return max(floor, control, 1 / control) if control else floor
 
 
-def _speed_verdict(speed: Figure, control: float | None) -> SpeedVerdict:
+def _speed_verdict(speed: Figure, control: float | None, strength: Strength | None) -> SpeedVerdict:
     """Faster or slower when the interval lies beyond 1, and beyond what single runs differ by anyway."""
     if speed.low is None or speed.high is None:
         return "unknown"
     noise = noise_bar(speed, control)
     if speed.low > noise:
-        return "faster"
+        weak = strength is not None and strength.verdict == "weak"
+        return "faster than a weak baseline" if weak else "faster"
     return "slower" if speed.high < 1 / noise else "open"
 
 
@@ -596,6 +679,7 @@ def _verdict(
         return f"Not comparable: {speed.reason}."
     pace = {
         "faster": f"faster ({_times(speed)})",
+        "faster than a weak baseline": f"faster than a weak baseline ({_times(speed)}), which is not faster,",
         "slower": f"slower ({_times(speed)})",
         "open": f"neither faster nor slower as far as {documents:,} documents tell ({_times(speed)})",
         "unknown": f"at {speed.value:.2f}x the speed, without an interval",

@@ -25,15 +25,21 @@ _SAME_FACTS = ("model", "engine", "prompts")
 
 @dataclass(frozen=True)
 class RepeatGroup:
-    """Runs that differ only in their number, in that order. `throughput` is over all of them together.
+    """Runs that differ only in their number, in that order. `pace`, see `RunSummary.pace`, is over all of them together.
 
-    slowest, fastest: tokens per second of single runs; None where none was timed.
+    slowest, fastest: the pace of single runs; None where none was timed.
     """
 
     summaries: tuple[RunSummary, ...]
-    throughput: Figure
+    pace: Figure
     slowest: float | None
     fastest: float | None
+
+    @property
+    def throughput(self) -> Figure:
+        """Answered tokens per second of all of them together; unknown where given answers were scored."""
+        first = self.summaries[0]
+        return self.pace if first.likelihoods is None else first.throughput
 
 
 def group_repeats(summaries: Sequence[RunSummary]) -> tuple[RepeatGroup, ...]:
@@ -51,20 +57,21 @@ def repeats_of(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> lis
     return [other for other in runs if other["invocation"] == run["invocation"] and _configuration(other) == wanted]
 
 
-def repeated_throughput(summaries: Sequence[RunSummary]) -> Figure:
-    """Answered tokens over seconds of all repeats together, with an interval over repeats if there are enough."""
+def repeated_pace(summaries: Sequence[RunSummary]) -> Figure:
+    """Answered tokens, or requests scored, over seconds of all repeats together, with an interval if there are enough."""
+    first = summaries[0].pace
     if len(summaries) == 1:
-        return summaries[0].throughput
-    batches = _batches(summaries)
+        return first
+    batches = [Batch(s.done_work, seconds) for s in summaries if (seconds := s.makespan_seconds.value)]
     if not batches:
-        return Figure(None, "tokens/s", "measured", reason="no time was measured")
+        return Figure(None, first.unit, "measured", reason="no time was measured")
     found = throughput_interval([[b] for b in batches], generator=np.random.default_rng(SEED))
-    return _figure(found.ratio, found.low, found.high, "tokens/s", "measured", len(batches))
+    return _figure(found.ratio, found.low, found.high, first.unit, "measured", len(batches))
 
 
 def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Speed of one configuration over another, repeat by repeat; None where fewer than two repeats can be paired."""
-    return _over_repeats(ours, theirs, lambda s: (s.answered_tokens, s.makespan_seconds.value))
+    return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value))
 
 
 def repeated_time(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
@@ -97,14 +104,8 @@ def _configuration(run: Mapping[str, Any]) -> str:
 
 
 def _group(summaries: Sequence[RunSummary]) -> RepeatGroup:
-    speeds = [value for summary in summaries if (value := summary.throughput.value) is not None]
-    return RepeatGroup(
-        tuple(summaries), repeated_throughput(summaries), min(speeds, default=None), max(speeds, default=None)
-    )
-
-
-def _batches(summaries: Sequence[RunSummary]) -> list[Batch]:
-    return [Batch(s.answered_tokens, seconds) for s in summaries if (seconds := s.makespan_seconds.value)]
+    speeds = [value for summary in summaries if (value := summary.pace.value) is not None]
+    return RepeatGroup(tuple(summaries), repeated_pace(summaries), min(speeds, default=None), max(speeds, default=None))
 
 
 def _figure(value: float, low: float | None, high: float | None, unit: str, status: str, repeats: int) -> Figure:

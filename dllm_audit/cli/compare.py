@@ -54,6 +54,8 @@ def _words(found: Comparison) -> str:
         ("time for the same documents", *_said(found.time)),
         ("length of the answers", *_said(found.length)),
     ]
+    if found.scored:
+        rows = [("speed, requests/s", *_said(found.speed)), rows[2]]
     if found.length_parity is False:
         rows[-1] = (*rows[-1][:2], "differs by more than 10 %")
     if found.control is not None:

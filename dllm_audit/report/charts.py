@@ -25,6 +25,7 @@ TIME_GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("denoise", ("denoise",), "#0072B2"),
     ("refresh", ("refresh",), "#E69F00"),
     ("commit", ("commit",), "#D55E00"),
+    ("scoring", ("score",), "#882255"),
     ("sampling", ("sampling",), "#009E73"),
     ("host", ("host",), "#777777"),
 )
@@ -67,7 +68,11 @@ class TimeBar:
     seconds: Mapping[str, float]
 
 
-def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool) -> Chart:
+#: What a speed counts, in words, by its unit.
+_SPEEDS = {"tokens/s": "answered tokens per second", "requests/s": "requests per second"}
+
+
+def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool, unit: str = "tokens/s") -> Chart:
     """Quality over speed, one numbered point a run, with a bar for every known interval."""
     backends = list(dict.fromkeys(point.backend for point in points))
     rows = [
@@ -96,7 +101,7 @@ def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool)
         "field": "x",
         "type": "quantitative",
         "scale": x_scale,
-        "title": "answered tokens per second" + (", log scale" if wide_range else ""),
+        "title": _SPEEDS[unit] + (", log scale" if wide_range else ""),
         "axis": {"tickCount": 5, "format": "~s"},
     }
     y = {
@@ -151,7 +156,7 @@ def speed_and_quality(points: Sequence[SpeedPoint], metric: str, is_share: bool)
         }
 
     said = "; ".join(
-        f"run {p.number} ({one_line(p.backend, 40)}) {p.speed:.3g} tokens per second at "
+        f"run {p.number} ({one_line(p.backend, 40)}) {p.speed:.3g} {_SPEEDS[unit].removeprefix('answered ')} at "
         + (f"{p.quality * 100:.0f} %" if is_share else f"{p.quality:.3g}")
         for p in points
     )

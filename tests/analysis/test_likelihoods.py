@@ -7,63 +7,18 @@ from math import hypot, sqrt
 
 import pytest
 
-from dllm_audit.analysis.facts import run_facts
+from dllm_audit.analysis.facts import comparison_facts, run_facts
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.likelihoods import likelihood_notes, likelihoods_of_rows
+from dllm_audit.analysis.pairing import compare
+from dllm_audit.analysis.repeats import group_repeats
 from dllm_audit.analysis.summary import summarise
-from dllm_audit.records import TIME_ITEMS, Failure, ScoredAnswer
 
 
 def row(doc: int, choice: int | None, value: float, error: float = 0.0, text: str = " yes", **fields):
     """A stored request as far as log-likelihoods go; without an error it is exact."""
     base = {"doc_id": doc, "choice": choice, "loglikelihood": value, "standard_error": error, "continuation": text}
     return {**base, "samples": 128 if error else 3, "is_exact": not error, **fields}
-
-
-def scored(id: str, value: float, error: float = 0.0, seconds: float = 0.25) -> ScoredAnswer:
-    items = dict.fromkeys(TIME_ITEMS, 0.0) | {"score": seconds - 0.05, "host": 0.05, "total": seconds}
-    samples = 128 if error else 3
-    return ScoredAnswer(
-        id, 10, 2, value, error, samples, not error, False, {"score": samples + 1}, 12 * samples, items, 0.0
-    )
-
-
-def add_scored_run(
-    store, row_of_run, documents, seconds: float = 0.25, output_type: str = "multiple_choice", failed=()
-):
-    """Store a run with two answers a document, [(value, error) of each], the first one right. Returns its id."""
-    run = {**row_of_run, "output_type": output_type, "settings": {"samples": 128, "exact": False}}
-    if run["kind"] == "autoregressive":
-        run["settings"] = {}
-    run |= {"setting_sources": dict.fromkeys(run["settings"], "default"), "planned_requests": 2 * len(documents)}
-    store.begin_run(run)
-    elapsed, ordinal, answers = 0.0, 0, []
-    for doc, values in enumerate(documents):
-        for choice, (value, error) in enumerate(values):
-            elapsed += seconds
-            result = scored(str(ordinal), value, error, seconds)
-            result = ScoredAnswer(**{**vars(result), "elapsed_seconds": elapsed})
-            if ordinal in failed:
-                result = Failure(str(ordinal), "RequestError", "too long")
-            store.add_result(run["run_id"], ordinal, 1, f"key {ordinal}", doc, f"Q{doc}", "f00", result, " yes", choice)
-            ordinal += 1
-        if not {ordinal - 1, ordinal - 2} & set(failed):
-            right = float(values[0][0] > values[1][0])
-            answers.append(
-                {"task": run["task"], "doc_id": doc, "filter": "none", "metric": "acc", "value": right, "response": "", "target": "0"}
-            )  # fmt: skip
-    mean = sum(a["value"] for a in answers) / len(answers)
-    metric = {
-        "task": run["task"],
-        "metric": "acc",
-        "filter": "none",
-        "value": mean,
-        "stderr": 0.1,
-        "documents": len(answers),
-    }
-    store.add_scores(run["run_id"], answers, [metric])
-    store.end_run(run["run_id"], "failed" if failed else "complete")
-    return run["run_id"]
 
 
 DOCUMENTS = [
@@ -141,7 +96,7 @@ def test_a_reader_is_told_what_the_values_are_and_what_is_noise():
 
 def test_a_run_that_scores_has_requests_per_second_and_no_tokens_anywhere(empty_store, build):
     """12 requests of a quarter of a second: 4 a second."""
-    run_id = add_scored_run(empty_store, build("diffusion_row", "scored"), DOCUMENTS)
+    run_id = build("add_scored_run", empty_store, build("diffusion_row", "scored"), DOCUMENTS)
     summary = summarise(empty_store, run_id)
     assert summary.requests_per_second.value == pytest.approx(4.0)
     assert summary.pace is summary.requests_per_second
@@ -159,7 +114,7 @@ def test_a_run_that_scores_has_requests_per_second_and_no_tokens_anywhere(empty_
 
 
 def test_the_quality_of_a_scored_run_has_wilsons_interval_and_the_share_of_undecided_choices(empty_store, build):
-    run_id = add_scored_run(empty_store, build("diffusion_row", "scored"), DOCUMENTS)
+    run_id = build("add_scored_run", empty_store, build("diffusion_row", "scored"), DOCUMENTS)
     summary = summarise(empty_store, run_id)
     metric = summary.primary_metric
     assert (metric.name, metric.binary, metric.figure.value, metric.documents) == ("acc", True, pytest.approx(5 / 6), 6)
@@ -175,15 +130,15 @@ def test_the_quality_of_a_scored_run_has_wilsons_interval_and_the_share_of_undec
 
 
 def test_a_label_says_how_it_was_estimated_and_nothing_of_decoding(empty_store, build):
-    add_scored_run(empty_store, build("diffusion_row", "a"), DOCUMENTS)
-    add_scored_run(empty_store, build("run_row", "b"), DOCUMENTS)
+    build("add_scored_run", empty_store, build("diffusion_row", "a"), DOCUMENTS)
+    build("add_scored_run", empty_store, build("run_row", "b"), DOCUMENTS)
     assert [label(run) for run in empty_store.runs()] == ["dualcache, 128 samples", "ar"]
     exact = {**empty_store.run("a"), "settings": {"samples": 128, "exact": True}}
     assert label(exact) == "dualcache, exact"
 
 
 def test_a_perplexity_is_what_the_task_made_of_it_and_no_mean_of_log_likelihoods(empty_store, build):
-    run_id = add_scored_run(empty_store, build("run_row", "p"), DOCUMENTS, output_type="loglikelihood")
+    run_id = build("add_scored_run", empty_store, build("run_row", "p"), DOCUMENTS, output_type="loglikelihood")
     answers = [
         {"task": "gsm_mini", "doc_id": n, "filter": "none", "metric": "perplexity", "value": -2.0 - n, "response": "", "target": ""}
         for n in range(6)
@@ -203,7 +158,59 @@ def test_a_perplexity_is_what_the_task_made_of_it_and_no_mean_of_log_likelihoods
 
 
 def test_a_value_that_is_not_finite_is_a_damaged_row(empty_store, build):
-    run_id = add_scored_run(empty_store, build("run_row", "nan"), [[(float("nan"), 0.0), (-2.0, 0.0)], *DOCUMENTS])
+    run_id = build(
+        "add_scored_run", empty_store, build("run_row", "nan"), [[(float("nan"), 0.0), (-2.0, 0.0)], *DOCUMENTS]
+    )
     summary = summarise(empty_store, run_id)
     assert summary.answered == 13
     assert any("1 of 14 stored requests are in no figure" in note for note in summary.notes)
+
+
+# -- two such runs --
+
+
+def test_two_scored_runs_are_compared_by_requests_per_second_and_paired_by_document(empty_store, build):
+    """The candidate takes 0.1 s a request, the baseline 0.25 s: 2.5x; it has one document less right."""
+    ours = [*DOCUMENTS, [(-1.0, 0.1), (-0.9, 0.1)]]
+    build("add_scored_run", empty_store, build("run_row", "ours"), ours, seconds=0.1)
+    build("add_scored_run", empty_store, build("diffusion_row", "theirs"), [*DOCUMENTS, [(-1.0, 0.0), (-2.0, 0.0)]])
+    found = compare(empty_store, "ours", "theirs")
+    assert (found.documents, found.unpaired) == (7, 0)
+    assert found.speed.value == pytest.approx(2.5)
+    assert found.time.value == pytest.approx(2.5)
+    assert found.speed_verdict == "faster"
+    assert (found.length_parity, found.length.value, found.characters.value) == (True, None, None)
+    assert found.identical is False
+    assert found.quality.counts.only_baseline == 1
+    assert found.quality.difference.value == pytest.approx(-1 / 7)
+    assert "In 29% of its documents the choice of ar is Monte Carlo noise" in " ".join(found.caveats)
+    facts = comparison_facts(found)
+    assert (facts["speed_of"], facts["speed"]["value"]) == ("requests/s", pytest.approx(2.5))
+
+
+def test_a_document_of_which_one_answer_failed_is_in_no_comparison(empty_store, build):
+    build("add_scored_run", empty_store, build("run_row", "ours"), DOCUMENTS, failed=[3])
+    build("add_scored_run", empty_store, build("diffusion_row", "theirs"), DOCUMENTS)
+    found = compare(empty_store, "ours", "theirs")
+    assert (found.documents, found.unpaired) == (5, 1)
+    assert found.quality.documents == 5
+    # The quarter of a second of the request that failed is borne by the other eleven.
+    assert found.speed.value == pytest.approx(11 / 12)
+
+
+def test_requests_that_share_forwards_have_no_interval(empty_store, build):
+    for name, row in (("ours", "run_row"), ("theirs", "diffusion_row")):
+        build("add_scored_run", empty_store, build(row, name, concurrency=4), DOCUMENTS)
+    found = compare(empty_store, "ours", "theirs")
+    assert found.speed.value == pytest.approx(1.0)
+    assert found.speed_verdict == "unknown"
+
+
+def test_repeats_of_a_scored_run_add_up_their_requests_and_never_their_tokens(empty_store, build):
+    """5 repeats of 12 requests in 3 seconds each."""
+    for n in range(5):
+        build("add_scored_run", empty_store, build("run_row", f"r{n}", repeat=n), DOCUMENTS)
+    (group,) = group_repeats([summarise(empty_store, f"r{n}") for n in range(5)])
+    assert (group.pace.value, group.pace.unit, group.pace.basis) == (pytest.approx(4.0), "requests/s", "5 repeats")
+    assert group.throughput.value is None
+    assert (group.slowest, group.fastest) == (pytest.approx(4.0), pytest.approx(4.0))

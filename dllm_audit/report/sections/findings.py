@@ -15,7 +15,7 @@ def task_findings(
     rows: Sequence[RunRow], pairs: Sequence[PairRow], metric: Metric | None, controls: Sequence[ControlRow]
 ) -> tuple[str, tuple[str, ...]]:
     """(the headline of a task, the sentences under it)."""
-    timed = [row for row in rows if row.throughput.value]
+    timed = [row for row in rows if row.pace.value]
     if not timed:
         return "Nothing was timed.", ()
     # Only runs under the same conditions have a fastest among them.
@@ -36,12 +36,15 @@ def task_findings(
     unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
     if unfinished:
         sentences.append(f"Unfinished: {listed(unfinished)}. What is missing is in no figure.")
-    if any(row.throughput.has_interval and len(row.group.summaries) == 1 for row in timed):
+    if any(row.pace.has_interval and len(row.group.summaries) == 1 for row in timed):
         sentences.append(
             "Intervals of speed are over the requests of one run each: they cover which requests were drawn, not how "
             "speed varies from run to run."
         )
-    return _task_headline(pairs, rows), tuple(sentences)
+    headline = _task_headline(pairs, rows)
+    if all(row.summary.likelihoods is not None for row in rows):
+        headline = headline.replace("autoregressive decoding", "the autoregressive model")
+    return headline, tuple(sentences)
 
 
 def _conditions(row: RunRow) -> tuple[str, int]:
@@ -81,7 +84,7 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
     if not others:
         return f"The only{what or ' configuration'}{where}: {_described(first, metric)}."
     for row in (first, *others):
-        if not row.throughput.has_interval:
+        if not row.pace.has_interval:
             return (
                 f"No fastest{what} can be named{where}: the interval of {row.label} is unknown. "
                 f"Highest speed observed: {_described(first, metric)}."
@@ -90,7 +93,7 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
     if _ends(first)[0] > _ends(next_one)[1] * noise:
         return f"Fastest{what}{where}: {_described(first, metric)}."
     between = " and ".join(
-        f"{row.label} ({number(_ends(row)[0])} to {number(_ends(row)[1])} tokens/s)" for row in (first, next_one)
+        f"{row.label} ({number(_ends(row)[0])} to {number(_ends(row)[1])} {row.pace.unit})" for row in (first, next_one)
     )
     how = "overlap"
     if _ends(first)[0] > _ends(next_one)[1]:
@@ -100,7 +103,7 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
 
 def _ends(row: RunRow) -> tuple[float, float]:
     """The interval of a speed, widened by how far the books of the run are off."""
-    speed = row.throughput
+    speed = row.pace
     return (speed.low or 0.0) / row.doubt, (speed.high or 0.0) * row.doubt
 
 
@@ -139,9 +142,9 @@ def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
 
 def _described(row: RunRow, metric: Metric | None) -> str:
     quality = same_metric(row.summary, metric)
-    text = f"{row.label} on {row.model}, {number(_speed(row))} tokens/s"
-    if row.throughput.has_interval:
-        text += f" ({interval(row.throughput, number)})"
+    text = f"{row.label} on {row.model}, {number(_speed(row))} {row.pace.unit}"
+    if row.pace.has_interval:
+        text += f" ({interval(row.pace, number)})"
     if row.summary.unfinished:
         text += f", unfinished ({row.summary.unfinished})"
     if quality is None or quality.figure.value is None:
@@ -152,7 +155,7 @@ def _described(row: RunRow, metric: Metric | None) -> str:
 
 
 def _speed(row: RunRow) -> float:
-    return row.throughput.value or 0.0
+    return row.pace.value or 0.0
 
 
 def _quality(row: RunRow, metric: Metric | None) -> float | None:

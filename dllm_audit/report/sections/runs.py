@@ -44,9 +44,9 @@ class RunRow:
         return max(self.group.summaries if self.leads else (self.summary,), key=lambda s: s.doubt).doubted
 
     @property
-    def throughput(self) -> Figure:
-        """Speed of all repeats together for the run that leads them, else its own."""
-        return self.group.throughput if self.leads else self.summary.throughput
+    def pace(self) -> Figure:
+        """Speed of all repeats together for the run that leads them, else its own: in tokens/s, or requests/s."""
+        return self.group.pace if self.leads else self.summary.pace
 
 
 def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -39,6 +39,11 @@ class TaskSection:
     forward_kinds: tuple[str, ...]
     time_items: tuple[str, ...]
 
+    @property
+    def scored(self) -> bool:
+        """Whether the task has given answers scored, so that nothing here counts tokens."""
+        return all(row.summary.likelihoods is not None for row in self.runs)
+
 
 @dataclass(frozen=True)
 class NoteRow:
@@ -83,7 +88,7 @@ def _notes(rows: Sequence[RunRow]) -> tuple[NoteRow, ...]:
     found: dict[str, list[int]] = {}
     for row in rows:
         failures = [f"{kind.count} × {kind.type}: {kind.message}" for kind in row.summary.failures]
-        speed = row.throughput
+        speed = row.pace
         unknown = [f"Speed: {speed.reason}."] if speed.value is not None and not speed.has_interval else []
         for text in (*row.summary.notes, *failures, *unknown):
             found.setdefault(text, []).append(row.number)
@@ -93,7 +98,7 @@ def _notes(rows: Sequence[RunRow]) -> tuple[NoteRow, ...]:
 def _speed_chart(rows: Sequence[RunRow], metric: Metric | None) -> Chart | None:
     points = []
     for row in rows:
-        speed, quality = row.throughput, same_metric(row.summary, metric)
+        speed, quality = row.pace, same_metric(row.summary, metric)
         if quality is not None and quality.figure.value is not None and speed.value:
             points.append(
                 SpeedPoint(
@@ -103,7 +108,7 @@ def _speed_chart(rows: Sequence[RunRow], metric: Metric | None) -> Chart | None:
             )  # fmt: skip
     if not points or metric is None:
         return None
-    return speed_and_quality(points, metric.label, metric.binary)
+    return speed_and_quality(points, metric.label, metric.binary, rows[0].pace.unit)
 
 
 def _time_chart(rows: Sequence[RunRow]) -> Chart | None:
