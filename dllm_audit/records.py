@@ -205,6 +205,7 @@ class EngineLog:
     seconds: of the makespan by item; beside `TIME_ITEMS`, "idle" is time in which no request was there.
     rows: requests that could be in flight together. ramp_seconds: until so many first were; drain_seconds: from the last
     moment that they were, nobody being admitted after, to the end. None: they never were, or it was not recorded.
+    compiled_graphs: that torch compiled meanwhile, in time that is no request's work.
     notes: what a reader of the run must know, as sentences.
     """
 
@@ -215,6 +216,7 @@ class EngineLog:
     rows: int | None = None
     ramp_seconds: float | None = None
     drain_seconds: float | None = None
+    compiled_graphs: int = 0
     notes: tuple[str, ...] = ()
 
     @property

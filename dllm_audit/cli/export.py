@@ -42,7 +42,7 @@ MANIFEST = "dllm-audit-export.json"
 def command(form: str, output: Path | None, database: Path) -> None:
     """Write the results as Parquet, CSV or JSON, one file per table, or as a LaTeX table of runs.
 
-    The tables are runs, requests, forward_shapes, trace_forwards, trace_commits, answers and metrics; run_id joins them.
+    The tables are runs, requests, forward_shapes, sittings, trace_forwards, trace_commits, answers and metrics; run_id joins them.
     They go into a folder, or into one archive if the name ends in .zip; only an earlier export is replaced. The LaTeX table needs the package booktabs.
     """
     from dllm_audit.store.database import Store

@@ -15,6 +15,7 @@ from dllm_audit.decode.state import RowInput
 from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, shapes_so_far
 from dllm_audit.errors import AuditError, DeviceError, Interrupted, ModelError, OutOfMemory, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, Stopwatch, timer_for
+from dllm_audit.measure.steady import compiled_graphs
 from dllm_audit.records import (
     EngineLog,
     Failure,
@@ -70,6 +71,7 @@ class _Group:
     clock: Clock
     before: EngineLog
     loop: DecodeLoop | None = None
+    compiled_before: int = 0
     shapes: dict[tuple[str, int, int], ShapeTally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -80,8 +82,14 @@ class _Group:
         if loop is not None and loop.full_at is not None:
             ramp = loop.full_at
             drain = 0.0 if loop.thin_since is None else ended - loop.thin_since
-        log = engine_log(self.shapes, self.clock)
-        return replace(log, rows=self.rows, ramp_seconds=ramp, drain_seconds=drain, notes=tuple(self.notes))
+        return replace(
+            engine_log(self.shapes, self.clock),
+            rows=self.rows,
+            ramp_seconds=ramp,
+            drain_seconds=drain,
+            compiled_graphs=compiled_graphs() - self.compiled_before,
+            notes=tuple(self.notes),
+        )
 
 
 class RecipeSession:
@@ -183,6 +191,7 @@ class RecipeSession:
                 before,
             )
             self._make_loop(group)
+            group.compiled_before = compiled_graphs()
             clock.restart()
             try:
                 while (fault := self._drive(group, on_result, on_shapes)) is not None:
@@ -468,6 +477,7 @@ def _join(logs: Sequence[EngineLog]) -> EngineLog:
         rows=max((log.rows for log in logs if log.rows is not None), default=None),
         ramp_seconds=_sum_if_known([log.ramp_seconds for log in logs]),
         drain_seconds=_sum_if_known([log.drain_seconds for log in logs]),
+        compiled_graphs=sum(log.compiled_graphs for log in logs),
         notes=tuple(dict.fromkeys(note for log in logs for note in log.notes)),
     )
 

@@ -221,6 +221,19 @@ class Store:
         with self._transaction():
             self._connection.execute("DELETE FROM forward_shapes WHERE run_id = ? AND sitting = ?", [run_id, sitting])
             self._extend("forward_shapes", [(run_id, sitting, *_shape_row(shape)) for shape in log.shapes])
+            self._connection.execute("DELETE FROM sittings WHERE run_id = ? AND sitting = ?", [run_id, sitting])
+            self._insert(
+                "sittings",
+                {
+                    "run_id": run_id,
+                    "sitting": sitting,
+                    "rows": log.rows,
+                    "ramp_seconds": log.ramp_seconds,
+                    "drain_seconds": log.drain_seconds,
+                    "idle_seconds": log.seconds.get("idle", 0.0),
+                    "compiled_graphs": log.compiled_graphs,
+                },
+            )
             self._connection.execute(
                 "UPDATE runs SET store_seconds = coalesce(store_seconds, 0) + ? WHERE run_id = ?",
                 [log.store_seconds, run_id],
@@ -235,6 +248,16 @@ class Store:
                 self._connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
                 for row in rows:
                     self._insert(table, {"run_id": run_id, **row})
+
+    def add_text_likelihoods(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Store how likely another model finds answers of a run, each in place of what the same model said before."""
+        with self._transaction():
+            for row in rows:
+                self._connection.execute(
+                    "DELETE FROM text_likelihoods WHERE run_id = ? AND ordinal = ? AND reference = ?",
+                    [run_id, row["ordinal"], row["reference"]],
+                )
+                self._insert("text_likelihoods", {"run_id": run_id, **row, "scored_at": now()})
 
     def set_manifest(self, run_id: str, manifest: Mapping[str, Any]) -> None:
         """Replace the manifest of a run, for what is known only after it."""
@@ -318,9 +341,17 @@ class Store:
         )
         return [ForwardShape(**row) for row in rows]
 
+    def sittings(self, run_id: str) -> list[dict[str, Any]]:
+        """What the rows of each sitting of a run did, as far as its log was stored."""
+        return self.query("SELECT * FROM sittings WHERE run_id = ? ORDER BY sitting", [run_id])
+
     def answers(self, run_id: str) -> list[dict[str, Any]]:
         """Scored answers of a run: one row per document, filter and metric."""
         return self.query("SELECT * FROM answers WHERE run_id = ? ORDER BY doc_id, filter, metric", [run_id])
+
+    def text_likelihoods(self, run_id: str) -> list[dict[str, Any]]:
+        """How likely other models find the answers of a run: one row per answer and model."""
+        return self.query("SELECT * FROM text_likelihoods WHERE run_id = ? ORDER BY reference, ordinal", [run_id])
 
     def metrics(self, run_id: str) -> list[dict[str, Any]]:
         """Aggregated metrics of a run."""
@@ -344,7 +375,7 @@ class Store:
 
     def export_tables(self) -> tuple[str, ...]:
         """Names of the tables that hold results."""
-        return ("runs", "requests", "forward_shapes", "trace_forwards", "trace_commits", "answers", "metrics")
+        return ("runs", "requests", "forward_shapes", "sittings", "trace_forwards", "trace_commits", "answers", "metrics")
 
     def copy_table(self, table: str, target: Path, format: str) -> None:
         """Write a whole table to `target` as parquet, csv or json."""
@@ -373,6 +404,9 @@ def _generated(result: Generation) -> dict[str, Any]:
         "committing_forwards": result.committing_forwards,
         "guaranteed_commits": result.guaranteed_commits,
         "ttft_seconds": result.ttft_seconds,
+        "delivered_seconds": result.delivered_seconds,
+        "block_seconds": list(result.block_seconds),
+        "queue_seconds": result.queue_seconds,
     }
 
 

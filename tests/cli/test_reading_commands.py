@@ -151,7 +151,7 @@ def test_export_writes_one_csv_per_table_into_a_folder(invoke, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
         "answers.csv", "dllm-audit-export.json", "forward_shapes.csv", "metrics.csv", "requests.csv", "runs.csv",
-        "trace_commits.csv", "trace_forwards.csv",
+        "sittings.csv", "trace_commits.csv", "trace_forwards.csv",
     ]  # fmt: skip
     with (tmp_path / "tables" / "runs.csv").open(newline="") as file:
         assert [row["run_id"] for row in csv.DictReader(file)] == ["ar-1", "dual-1", "one-1"]

@@ -69,6 +69,9 @@ def answer(id: str = "0", elapsed: float = 9.0, **changes) -> Generation:
         "guaranteed_commits": 1,
         "seconds": SECONDS,
         "ttft_seconds": 0.5,
+        "delivered_seconds": 0.75,
+        "block_seconds": (0.75, 1.5),
+        "queue_seconds": 0.125,
         "elapsed_seconds": elapsed,
         "stop": "eos",
         "trace": Trace(
@@ -142,6 +145,9 @@ def test_an_answer_comes_back_with_every_count_and_every_second(store):
         "query_positions": 14,
         **{f"{item}_seconds": seconds for item, seconds in SECONDS.items()},
         "ttft_seconds": 0.5,
+        "delivered_seconds": 0.75,
+        "block_seconds": [0.75, 1.5],
+        "queue_seconds": 0.125,
         "error_type": None,
         "error_message": None,
         "elapsed_seconds": 9.0,
@@ -201,6 +207,20 @@ def test_shapes_of_two_sittings_are_added_up(store):
         ForwardShape("refresh", 64, 2, 1, 2.0, 8, 64),
     ]
     assert store.run("run-a")["store_seconds"] == 0.75
+
+
+def test_what_the_rows_of_each_sitting_did_comes_back(store):
+    store.add_log("run-a", 1, EngineLog((), 9.0, 0.0, {"idle": 2.0}, 4, 0.5, 1.5, 1))
+    store.add_log("run-a", 2, EngineLog((), 9.0, 0.0, {}))
+    names = ("rows", "ramp_seconds", "drain_seconds", "idle_seconds", "compiled_graphs")
+    assert [tuple(row[name] for name in names) for row in store.sittings("run-a")] == [
+        (4, 0.5, 1.5, 2.0, 1),
+        (None, None, None, 0.0, 0),
+    ]
+
+
+def test_a_run_of_before_loads_were_told_apart_was_a_closed_loop(store):
+    assert (store.run("run-a")["load"], store.run("run-a")["arrival_rate"]) == ("closed", None)
 
 
 def test_shapes_that_came_with_the_requests_of_a_killed_sitting_are_kept_and_those_of_a_whole_one_replaced(store):
