@@ -76,7 +76,8 @@ def check_physics(claim: Claim) -> PhysicsCheck:
         named = claim.hardware.device
         why = f"the hardware is {named}" if isinstance(named, Gap) else f"no datasheet of {named!r} is at hand"
         return PhysicsCheck(Verdict.UNKNOWN, f"Nothing can be worked out: {why}.")
-    assumptions: list[str] = []
+    caution = device.caution(claim.hardware.device)
+    assumptions = [caution] if caution else []
     devices = _devices(claim, assumptions)
     rate = _rate(claim, devices, assumptions)
     if rate is None:
@@ -107,7 +108,7 @@ def check_physics(claim: Claim) -> PhysicsCheck:
             sources=(device.source,),
             **common,  # type: ignore[arg-type]
         )
-    roofline = Roofline(size.dimensions, weight_bytes, device.speed(weight_bytes).times(devices))
+    roofline = Roofline(size.dimensions, weight_bytes, device.best_speed(weight_bytes).times(devices))
     needed = _needed(rate, roofline, positions)
     verdict, sentence = _judge(rate, needed, allowed, allowed_by, size, device, devices)
     if verdict is Verdict.IMPOSSIBLE and number_of(claim.hardware.count) is None and allowed:
@@ -159,7 +160,7 @@ def _possible_parameters(
     rate: _Rate, device: Device, devices: float, weight_bytes: float, positions: float
 ) -> dict[int, float]:
     """Tokens per forward -> the largest dense model (or active part) whose bound still allows the rate."""
-    peak = device.peak(weight_bytes)
+    peak = device.fastest(weight_bytes)
     out = {}
     for tau in TAUS:
         by_compute = tau * devices * peak / (rate.tokens_per_second * 2 * max(positions, tau))

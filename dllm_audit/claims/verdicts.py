@@ -334,9 +334,14 @@ def _other_hardware(claim: Claim, run: Run) -> str | None:
     if isinstance(claimed, Gap):
         return f"the claim's is {claimed}, this is {here}"
     known = find_device(claimed)
-    if known is not None and find_device(str(here)) == known:
-        return None
-    return f"the claim's is {claimed}, this is {here}"
+    same = known is not None and find_device(str(here)) == known and known.is_named_by(str(here))
+    count = number_of(claim.hardware.count)
+    if not same and str(here).casefold() != claimed.casefold():
+        return f"the claim's is {claimed}, this is {here}"
+    # An engine here decodes on one device.
+    if count is not None and count > 1 and claim.rate_of != "one device":
+        return f"the claim's is {count:g} x {claimed}, this is one"
+    return None
 
 
 # -- quantities --
@@ -713,6 +718,9 @@ def _caveats(
         amount = abs(comparison.length.value - 1) * 100
         how = "shorter" if comparison.length.value < 1 else "longer"
         caveats.append(f"The answers are {amount:.0f} % {how} than the reference's.")
+    strength = comparison.strength
+    if quantity in ("speed ratio", "time ratio") and strength is not None and strength.verdict == "weak":
+        caveats.append(strength.sentence)
     return caveats
 
 

@@ -487,10 +487,10 @@ def _page(dossier: Dossier) -> str:
         physics = dossier.physics
         lines += [
             "",
-            *_wrapped(
-                f"Physics (modelled): {physics.sentence} {' '.join(physics.assumptions)}".strip(), "  ", first=""
-            ),
+            *_wrapped(" ".join([f"Physics (modelled): {physics.sentence}", *physics.assumptions]), "  ", first=""),
         ]
+        if physics.sources:
+            lines += _wrapped(f"Figures: {'; '.join(physics.sources)}.", "  ", first="  ")
     if claim.recipe is not None or claim.mechanisms:
         what = [] if claim.recipe is None else ["a recipe with the claim's own checkpoint"]
         what += [f"{len(claim.mechanisms)} on other models, for its mechanism"] if claim.mechanisms else []

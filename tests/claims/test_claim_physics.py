@@ -41,7 +41,7 @@ def test_what_one_device_cannot_do_several_may_when_nobody_counted_them():
     check = check_physics(claim)
     assert check.verdict is Verdict.NEEDS
     assert check.sentence.startswith("Needs at least 3 devices. Impossible on one: 2000 tok/s")
-    assert check.assumptions == ("Unknown number of devices: one.",)
+    assert check.assumptions[1:] == ("Unknown number of devices: one.",)
 
 
 def test_an_unknown_size_gives_the_sizes_that_would_do():
@@ -61,7 +61,7 @@ def test_unknown_concurrency_takes_what_favours_the_claim():
         claim_of(REPLICATED, model="Qwen2.5-7B", rate_of="all requests", hardware__count=1, concurrency="not stated")
     )
     assert unknown.needed_tokens_per_forward <= known.needed_tokens_per_forward
-    assert unknown.assumptions == ("Unknown concurrency: as many requests as favour the claim.",)
+    assert unknown.assumptions[1:] == ("Unknown concurrency: as many requests as favour the claim.",)
 
 
 def test_unknown_hardware_and_claims_that_are_not_about_speed():
@@ -117,6 +117,37 @@ def test_a_mixture_has_experts_of_the_size_that_its_totals_mean():
 
 def test_precisions_in_words():
     assert [bytes_per_weight(p) for p in ("FP8 per block", "bf16", "NVFP4", "float32", "mixed")] == [1, 2, 0.5, 4, None]
+
+
+def test_a_bound_takes_the_fastest_units_that_weights_of_that_width_could_use():
+    a100, b200, ada = (find_device(name) for name in ("A100 80GB", "B200", "RTX 4090"))
+    assert [a100.fastest(width) for width in (2, 1, 0.5)] == [312e12, 624e12, 624e12]  # INT8, and nothing narrower here
+    assert [b200.fastest(width) for width in (2, 1, 0.5)] == [2.25e15, 4.5e15, 9e15]
+    assert (ada.fastest(1), ada.peak(1)) == (660.6e12, 330.3e12)
+
+
+@pytest.mark.parametrize(
+    ("text", "caution"),
+    [
+        ("NVIDIA A100 80GB", ""),
+        ("NVIDIA H100 80GB HBM3", ""),
+        ("NVIDIA A100", "'NVIDIA A100' names no variant: taken as A100 80GB."),
+        ("NVIDIA Blackwell", "'NVIDIA Blackwell' names no variant: taken as B200."),
+        (
+            "NVIDIA H20",
+            "The figures of H20 are unverified: tables of resellers, 96 GB, which agree; no document of NVIDIA was found.",
+        ),
+    ],
+)
+def test_a_choice_and_unverified_figures_are_said(text, caution):
+    assert find_device(text).caution(text) == caution
+
+
+def test_a_verdict_on_unverified_figures_says_so():
+    claim = claim_of(REPLICATED, model="Qwen2.5-7B", hardware={"device": "DGX Spark", "count": 1})
+    assert (
+        check_physics(claim).assumptions[0].startswith("The figures of GB10 of DGX Spark are unverified: 273 GB/s and")
+    )
 
 
 def test_every_device_and_model_names_its_source():

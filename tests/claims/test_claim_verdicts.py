@@ -370,6 +370,24 @@ def test_absolute_speeds_are_judged_on_the_same_hardware(database):
     assert check.numbers[0].value == pytest.approx(400 / 20.8)  # 40 answers of 10 tokens, the last at 20.8 s
 
 
+@pytest.mark.parametrize(
+    ("claimed", "here", "same"),
+    [
+        ({"device": "NVIDIA H100", "count": 1}, "NVIDIA H100 PCIe", False),
+        ({"device": "NVIDIA H100", "count": 8}, "NVIDIA H100 80GB HBM3", False),
+        ({"device": "NVIDIA Blackwell", "count": 1}, "NVIDIA RTX PRO 4500 Blackwell", False),
+        ({"device": "NVIDIA A100", "count": 1}, "NVIDIA A100-SXM4-80GB", True),
+        ({"device": "An unknown chip", "count": 1}, "An Unknown Chip", True),
+    ],
+)
+def test_hardware_is_the_same_only_when_device_and_number_are(database, claimed, here, same):
+    expect = {"low": 5, "wording": "at least 5 tokens/s"}
+    claim = replication(baseline=None, baseline_settings=None, quantity="throughput", expect=expect)
+    claim = claim.model_copy(update={"hardware": type(claim.hardware).model_validate(claimed)})
+    two_runs(database, right=range(30), environment={"gpu": here})
+    assert (verdict_of(database, claim).verdict is not Verdict.NOT_COMPARABLE) == same
+
+
 def test_quality_alone_is_held_against_the_published_score(database):
     store_run(database, "good", "uncached", settings=ONE, given=["tokens_per_step"], right=range(28))
     recipe = {"backend": "uncached", "model": "tiny-mdm", "task": "gsm_mini", "settings": {"tokens_per_step": 1}}
