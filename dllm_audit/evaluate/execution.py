@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,15 @@ from dllm_audit import __version__
 from dllm_audit.backend import Backend
 from dllm_audit.decode.tally import shapes_since
 from dllm_audit.errors import Interrupted
+from dllm_audit.evaluate.bench import SpeedWork
 from dllm_audit.evaluate.library import LibraryObservations, is_comparable
 from dllm_audit.evaluate.prompts import TaskItem, chat_template_of
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Decoding, Scoring, stored_beside, work_of
 from dllm_audit.measure.books import close_books
 from dllm_audit.measure.environment import code_commit, describe, file_sha256
+from dllm_audit.measure.load import CLOSED, Load
+from dllm_audit.measure.steady import warm_up
 from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
 from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, ScoredAnswer
 from dllm_audit.settings import Resolution
@@ -33,16 +36,16 @@ from dllm_audit.store.database import Store
 if TYPE_CHECKING:
     from dllm_audit.measure.roofline import DeviceSpeed
 
-#: Warm-up decodes the first request again until two times in a row differ by less than this, at most so often.
-WARM_UP_TOLERANCE = 0.10
-WARM_UP_MOST = 4
+#: Warm-up runs as many requests as will be in flight, but at most so many.
+WARM_UP_REQUESTS = 32
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run to make: a backend with a model and settings, on one task, at one concurrency.
 
-    given: the settings as typed. role: candidate, baseline, or control (the baseline once more, for the A/A check).
+    task: lm-eval's, or a `SpeedWork`. given: the settings as typed. concurrency: requests in flight at most.
+    role: candidate, baseline, or control (the baseline once more, for the A/A check). load: when requests arrive.
     """
 
     backend: Backend
@@ -53,6 +56,7 @@ class Cell:
     concurrency: int
     repeat: int
     role: str = "candidate"
+    load: Load = CLOSED
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ def execute(
     """
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
     work = work_of(cell.backend, cell.task, cell.given, model, conditions.seed, chat, conditions.limit)
+    # All at once are no more than there are.
+    cell = replace(cell, concurrency=min(cell.concurrency, len(work.items))) if cell.load.kind == "offline" else cell
     resolution = work.resolution
     identity = _identity(cell, model, conditions, chat, work.items, resolution)
     content_key = _digest(json.dumps(identity, sort_keys=True))
@@ -131,14 +137,14 @@ def execute(
         _trace(work, store, run_id, conditions.trace)
         store.end_run(run_id, "complete")
         return run_id
-    warm_up = _warm_up(work, pending[: cell.concurrency], cell.concurrency)
+    warmed = _warm_up(work, pending, cell.concurrency)
     manifest: dict[str, Any] = {
         "dllm_audit": __version__,
         "code_commit": code_commit(),
         "command": conditions.command,
         "load_seconds": load_seconds,
         "environment": describe(model.device),
-        "warm_up": warm_up,
+        "warm_up": warmed,
         "waivers": list(cell.backend.waivers),
         "notes": [],
         **{name: identity[name] for name in ("model", "engine", "prompts", "seed")},
@@ -168,6 +174,8 @@ def execute(
                 "output_type": cell.task.OUTPUT_TYPE,
                 "role": cell.role,
                 "concurrency": cell.concurrency,
+                "load": cell.load.kind,
+                "arrival_rate": cell.load.arrival_rate,
                 "repeat": cell.repeat,
                 "settings": resolution.as_dict(),
                 "setting_sources": dict(resolution.sources),
@@ -175,23 +183,32 @@ def execute(
                 "planned_requests": len(work.items),
             }
         )
+    arrivals = cell.load.arrivals([item.ordinal for item in pending], conditions.seed)
     try:
-        log, wall = _execute(cell, work, pending, store, run_id, sitting, tell)
-        manifest["notes"] += _score(cell, conditions, work, store, run_id)
+        log, wall = _execute(cell, work, pending, arrivals, store, run_id, sitting, tell)
+        spent = {"warm_up": sum(warmed["seconds"]), "preparing": wall - log.makespan_seconds, "storing": log.store_seconds}
+        with _timed(spent, "scoring"):
+            manifest["notes"] += [*log.notes, *_score(cell, conditions, work, store, run_id)]
         say("measuring what its forwards cost")
-        # Guidance runs two halves in one forward, which the separate measurement does not do.
-        books = None if resolution.settings.cfg_scale else close_books(log, wall, work.session.forward_costs)
+        with _timed(spent, "books"):
+            # Guidance runs two halves in one forward, which the separate measurement does not do.
+            books = None if resolution.settings.cfg_scale else close_books(log, wall, work.session.forward_costs)
         if books is not None:
             manifest["books"] = {**books.as_dict(), "sitting": sitting}
         if conditions.trace and isinstance(work, Decoding):
             say("tracing its first requests")
-        manifest["notes"] += _trace(work, store, run_id, conditions.trace)
-        if library is not None and "library" not in manifest and is_comparable(cell, work):
+        with _timed(spent, "tracing"):
+            manifest["notes"] += _trace(work, store, run_id, conditions.trace)
+        if library and "library" not in manifest and isinstance(work, Decoding) and is_comparable(cell):
             say("holding it against transformers' generate")
-            manifest["library"] = library.beside(cell, work, model)
+            with _timed(spent, "library"):
+                manifest["library"] = library.beside(cell, work, model)
+        manifest["outside_seconds"] = {**spent, "sitting": sitting}
         store.set_manifest(run_id, manifest)
-    except Interrupted:
+    except Interrupted as stop:
         with _uninterrupted():
+            if stop.log is not None and stop.log.notes:
+                store.set_manifest(run_id, {**manifest, "notes": [*manifest["notes"], *stop.log.notes]})
             store.end_run(run_id, "interrupted")
         raise
     except BaseException as error:
@@ -272,36 +289,37 @@ def _identity(
             "device": str(model.device),
         },
         "prompts": {
-            "num_fewshot": cell.task.config.num_fewshot or 0,
-            "chat_template": chat,
-            "limit": conditions.limit,
+            **_prompt_facts(cell, conditions, chat),
             "documents": len({item.doc_id for item in items}),
             "prompts_sha256": keys,
         },
+        # A closed loop has no facts of its own, so that runs of before loads were told apart can be gone on with.
+        **({} if cell.load == CLOSED else {"load": cell.load.as_dict()}),
     }
 
 
-def _warm_up(work: Decoding | Scoring, items: Sequence[TaskItem], concurrency: int) -> dict[str, Any]:
-    """Run the first requests, as many as will be in flight, until their time is stationary; none of it is counted."""
-    seconds: list[float] = []
-    stationary = False
-    while not stationary and len(seconds) < WARM_UP_MOST:
-        began = time.perf_counter()
-        work.warm_up(items, concurrency)
-        seconds.append(time.perf_counter() - began)
-        stationary = len(seconds) > 1 and abs(seconds[-1] - seconds[-2]) <= WARM_UP_TOLERANCE * seconds[-2]
+def _prompt_facts(cell: Cell, conditions: Conditions, chat: bool) -> dict[str, Any]:
+    if isinstance(cell.task, SpeedWork):
+        return {"speed_alone": cell.task.facts(), "chat_template": False}
     return {
-        "seconds": [round(s, 6) for s in seconds],
-        "stationary": stationary,
-        "criterion": f"first {len(items)} run until two times differ by less than {WARM_UP_TOLERANCE:.0%}, "
-        f"at most {WARM_UP_MOST} times",
+        "num_fewshot": cell.task.config.num_fewshot or 0,
+        "chat_template": chat,
+        "limit": conditions.limit,
     }
+
+
+def _warm_up(work: Decoding | Scoring, pending: Sequence[TaskItem], concurrency: int) -> dict[str, Any]:
+    """Run the first requests until their time is stationary; none of it is counted."""
+    items = pending[: min(concurrency, WARM_UP_REQUESTS)]
+    what = f"first {len(items)} request{'s' if len(items) > 1 else ''}"
+    return warm_up(lambda: work.warm_up(items, concurrency), what).as_dict()
 
 
 def _execute(
     cell: Cell,
     work: Decoding | Scoring,
     pending: Sequence[TaskItem],
+    arrivals: Sequence[float] | None,
     store: Store,
     run_id: str,
     sitting: int,
@@ -346,7 +364,7 @@ def _execute(
 
     try:
         started = time.perf_counter()
-        log = work.run(pending, keep, cell.concurrency, note)
+        log = work.run(pending, keep, cell.concurrency, note, arrivals)
         wall = time.perf_counter() - started - outside
     except Interrupted as stop:
         if stop.log is not None:
@@ -358,6 +376,8 @@ def _execute(
 
 
 def _score(cell: Cell, conditions: Conditions, work: Decoding | Scoring, store: Store, run_id: str) -> list[str]:
+    if isinstance(cell.task, SpeedWork):
+        return []
     found = {row["ordinal"]: work.answer(row) for row in store.answered(run_id)}
     scores = score(cell.task_name, cell.task, work.items, found, unsafe=conditions.allow_code)
     store.add_scores(run_id, scores.answers, scores.metrics)
@@ -385,6 +405,14 @@ def _trace(work: Decoding | Scoring, store: Store, run_id: str, number: int) -> 
 
     work.session.generate([p.request(work.given) for p in chosen if p.ordinal not in traced], keep, 1, traced=True)
     return notes
+
+
+@contextmanager
+def _timed(spent: dict[str, float], stage: str) -> Iterator[None]:
+    """Note in `spent` the seconds that a stage outside the timed region took."""
+    began = time.perf_counter()
+    yield
+    spent[stage] = time.perf_counter() - began
 
 
 @contextmanager

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import AuditError
-from dllm_audit.evaluate.work import Decoding, Scoring
 from dllm_audit.measure.library import GEN_LENGTH, PROMPTS, compare_with_library
 
 if TYPE_CHECKING:
     from dllm_audit.evaluate.execution import Cell
+    from dllm_audit.evaluate.work import Decoding
     from dllm_audit.models.loading import LoadedModel
 
 
@@ -23,26 +23,18 @@ class LibraryObservations:
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
-    def beside(self, cell: Cell, work: Decoding | Scoring, model: LoadedModel) -> Mapping[str, Any] | None:
-        """The facts for the manifest: what was observed, or the "reason" why nothing could be; None where it means nothing."""
-        if not is_comparable(cell, work):
-            return None
-        assert isinstance(work, Decoding)
-        settings = repr(sorted(work.resolution.as_dict().items(), key=lambda item: item[0]))
+    def beside(self, cell: Cell, work: Decoding, model: LoadedModel) -> Mapping[str, Any]:
+        """The facts for the manifest of a run that is comparable: what was observed, or the "reason" why nothing could be."""
+        settings = repr(sorted(work.resolution.as_dict().items()))
         key = (cell.source.folder, cell.backend.name, cell.task_name, cell.concurrency, settings)
         if key not in self._found:
             self._found[key] = _observe(cell, work, model)
         return self._found[key]
 
 
-def is_comparable(cell: Cell, work: Decoding | Scoring) -> bool:
-    """Whether a run decodes text with an autoregressive model on this machine, as `generate` does."""
-    return (
-        isinstance(work, Decoding)
-        and cell.backend.kind == "autoregressive"
-        and cell.backend.provenance == "reference"
-        and bool(work.items)
-    )
+def is_comparable(cell: Cell) -> bool:
+    """Whether a run that decodes text does so with an autoregressive model on this machine, as `generate` does."""
+    return cell.backend.kind == "autoregressive" and cell.backend.provenance == "reference"
 
 
 def _observe(cell: Cell, work: Decoding, model: LoadedModel) -> Mapping[str, Any]:
