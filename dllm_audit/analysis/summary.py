@@ -19,19 +19,17 @@ from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.likelihoods import Likelihoods, likelihood_notes, likelihoods_of_rows
+from dllm_audit.analysis.pooled import SEED, draws_for, rate
 from dllm_audit.analysis.rows import asks_for_likelihoods, sound, without_damaged
+from dllm_audit.analysis.text_quality import TextQuality, text_quality_of_rows
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
 from dllm_audit.statistics.latency import latency_percentile
-from dllm_audit.statistics.proportions import wilson_interval
 from dllm_audit.statistics.throughput import Batch, throughput_interval
 
 if TYPE_CHECKING:
     from dllm_audit.store.database import Store
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
-SEED = 20250528
-"""Of the bootstrap: the same rows always give the same interval."""
-
 BOOKS_TOLERANCE = 0.05
 """Parts measured separately predict the wall time within this share, or the times should not be relied on."""
 
@@ -102,7 +100,8 @@ class FailureKind:
 class RunSummary:
     """One run in figures. `run` is its row of the store, with settings and manifest parsed.
 
-    likelihoods: of a run that scored given answers, else None. Such a run answers no token, so what counts tokens is unknown.
+    likelihoods: of a run that scored given answers, else None. Such a run answers no token, so what counts tokens is unknown,
+    and it has no text.
     """
 
     run: Mapping[str, Any]
@@ -134,6 +133,7 @@ class RunSummary:
     bound: BoundShares
     truncation_rate: Figure
     metrics: tuple[Metric, ...]
+    text: TextQuality | None
     conventions: tuple[Convention, ...]
     notes: tuple[str, ...]
     likelihoods: Likelihoods | None
@@ -224,7 +224,15 @@ def summarise(store: Store, run_id: str) -> RunSummary:
     run = store.run(run_id)
     key = run["run_id"]
     logged = {r["sitting"] for r in store.query("SELECT DISTINCT sitting FROM forward_shapes WHERE run_id = ?", [key])}
-    return summarise_rows(run, store.requests(key), store.shapes(key), store.answers(key), store.metrics(key), logged)
+    return summarise_rows(
+        run,
+        store.requests(key),
+        store.shapes(key),
+        store.answers(key),
+        store.metrics(key),
+        logged,
+        store.text_likelihoods(key),
+    )
 
 
 def summarise_rows(
@@ -234,8 +242,12 @@ def summarise_rows(
     answers: Sequence[Mapping[str, Any]],
     metrics: Sequence[Mapping[str, Any]],
     logged_sittings: set[int],
+    text_likelihoods: Sequence[Mapping[str, Any]] = (),
 ) -> RunSummary:
-    """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored."""
+    """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored.
+
+    text_likelihoods: its answers under other models, where that was asked.
+    """
     stored = len(requests)
     requests, damaged = without_damaged(requests)
     done = [r for r in requests if r["error_type"] is None]
@@ -282,8 +294,9 @@ def summarise_rows(
         guaranteed_share=_guaranteed(run, done, committed),
         seconds=_time_shares(done),
         bound=shares_of_bound(run, shapes, complete={r["sitting"] for r in done} <= logged_sittings),
-        truncation_rate=_rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
+        truncation_rate=rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
         metrics=scored,
+        text=text_quality_of_rows(requests, answers, text_likelihoods),
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
         notes=_notes(run, requests, stored, damaged, makespan, failures),
         likelihoods=None,
@@ -309,6 +322,7 @@ def _as_scored(summary: RunSummary, found: Likelihoods) -> RunSummary:
         guaranteed_share=unknown(summary.guaranteed_share),
         truncation_rate=unknown(summary.truncation_rate),
         ttft={p: unknown(figure) for p, figure in summary.ttft.items()},
+        text=None,
         conventions=(),
         notes=(*summary.notes, *likelihood_notes(summary.run, found)),
         likelihoods=found,
@@ -383,14 +397,6 @@ def _throughput(
     return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} {what} of this run")
 
 
-def draws_for(clusters: int) -> int:
-    """How often to draw: a thousand times is enough where clusters are many, and a report of thousands stays quick.
-
-    The half width is a multiple of the standard error of the draws, which a thousand give within about 2 %.
-    """
-    return 4000 if clusters <= 300 else 1000
-
-
 def _percentiles(run: Mapping[str, Any], seconds: Sequence[float], what: str) -> dict[float, Figure]:
     if not seconds:
         return {p: Figure(None, "s", "measured", reason=f"no {what} was measured") for p in PERCENTILES}
@@ -447,13 +453,6 @@ def _time_shares(done: Sequence[Mapping[str, Any]]) -> tuple[TimeShare, ...]:
     return tuple(TimeShare(item, seconds, seconds / total if total else 0.0) for item, seconds in items)
 
 
-def _rate(successes: int, trials: int, over: str) -> Figure:
-    if not trials:
-        return Figure(None, "share", "measured", reason=f"there are no {over}")
-    found = wilson_interval(successes, trials)
-    return Figure(found.rate, "share", "measured", found.low, found.high, basis=f"{trials} {over}")
-
-
 def _metrics(
     answers: Sequence[Mapping[str, Any]],
     metrics: Sequence[Mapping[str, Any]],
@@ -481,7 +480,7 @@ def _metric(name: str, filter: str, rows: Sequence[Mapping[str, Any]], aggregate
     binary = bool(values) and set(values) <= {0.0, 1.0}
     extraction = _extraction_failures(filter, rows)
     if binary:
-        figure = _rate(int(sum(values)), len(values), "documents")
+        figure = rate(int(sum(values)), len(values), "documents")
         return Metric(name, filter, figure, len(values), True, extraction)
     if values:
         return Metric(name, filter, _mean(values), len(values), False, extraction)
@@ -510,7 +509,7 @@ def _extraction_failures(filter: str, rows: Sequence[Mapping[str, Any]]) -> Figu
     responses = [row["response"] for row in rows if row["response"] is not None]
     if filter == "none" or not responses:
         return None
-    return _rate(sum(r.strip() in _NOT_EXTRACTED for r in responses), len(responses), "documents")
+    return rate(sum(r.strip() in _NOT_EXTRACTED for r in responses), len(responses), "documents")
 
 
 def _with_correct_per_second(summary: RunSummary) -> RunSummary:
