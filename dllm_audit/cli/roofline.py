@@ -64,7 +64,7 @@ def _count(most: int) -> click.IntRange:
 @click.option(
     "--vocab", type=_count(100_000_000), metavar="N", help="Size of the vocabulary, for the memory of logits."
 )
-@click.option("--no-attention", is_flag=True, help="Leave out attention, keys and values.")
+@click.option("--no-attention", is_flag=True, help="Leave out attention, keys and values; their sizes outrank it.")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", *_BYTES]),
@@ -141,16 +141,23 @@ def command(
         raise UsageError(
             f"--tokens-per-step {tokens_per_step} is more than a block of {block_length} holds. Raise --block-length, or lower it."
         )
-    if context is not None and no_attention:
-        raise UsageError("--context says how much attention reads, and --no-attention leaves it out. Give one of them.")
     if context is not None and context < gen_length:
         raise UsageError(
             f"--context {context} cannot hold --gen-length {gen_length}: the context is prompt and generated tokens together."
         )
     rows = None if concurrency is None else _whole_numbers(concurrency)
-    asked = _Model(model, params, no_attention, {n.replace("_", "-"): v for n, v in sizes.items() if v is not None})
+    given = {n.replace("_", "-"): v for n, v in sizes.items() if v is not None}
+    attention = [f"--{name}" for name in ("layers", "kv-heads", "head-dim", "heads") if name in given]
+    attention += ["--context"] if context is not None else []
+    overridden = no_attention and bool(attention)
+    no_attention = no_attention and not overridden
+    asked = _Model(model, params, no_attention, given)
     asked.check()
     name, dimensions, notes = asked.resolve()
+    if overridden:
+        notes.append(
+            f"--no-attention is overridden: {', '.join(attention)} say how much attention reads, so it is counted."
+        )
     if no_attention:
         dimensions = replace(dimensions, layers=0, heads=0, kv_heads=0, head_dim=0)
     if context is not None and not dimensions.layers:
@@ -202,9 +209,6 @@ class _Model:
             return
         if self.ref is not None:
             raise UsageError("--model and --params both say how large the model is. Give one of them.")
-        attention = [f"--{name}" for name in ("layers", "kv-heads", "head-dim", "heads") if name in self.sizes]
-        if self.no_attention and attention:
-            raise UsageError(f"--no-attention leaves out what {', '.join(attention)} describes. Give one or the other.")
         self._together(("layers", "kv-heads", "head-dim"), ("heads",), "attention")
         self._together(("active-params", "experts", "experts-per-token"), (), "a mixture")
         heads, kv_heads = self.sizes.get("heads"), self.sizes.get("kv-heads")

@@ -77,6 +77,10 @@ def test_with_keys_and_values_there_is_no_crossover(roofline):
     assert found["model"]["attention"] == "counted"
     # 512 + 256 columns of 131,072 bytes.
     assert found["memory"][0]["kv_bytes"] == 768 * 131072
+    both = facts(roofline(*TEACHING, *sizes, "--no-attention", "--concurrency", "64", "--json"))
+    said = "--no-attention is overridden: --layers, --kv-heads, --head-dim, --context say how much attention reads, so it is counted."
+    assert both.pop("notes") == [*found.pop("notes"), said]
+    assert both == found
 
 
 def test_the_tables_say_that_every_figure_is_modelled(roofline):
@@ -145,8 +149,6 @@ def test_a_mixture_by_its_sizes(roofline):
         (["--params", "7e9", "--experts", "8", "--experts-per-token", "8", "--active-params", "7e9"], "chooses all of them"),
         (["--params", "8e9", "--experts", "8", "--experts-per-token", "2", "--active-params", "1e9"], "it lies between 2e+09"),
         (["--params", "7e9", "--layers", "1", "--kv-heads", "3", "--head-dim", "4", "--heads", "4"], "--heads 4 is no multiple of --kv-heads 3"),
-        (["--params", "7e9", "--no-attention", "--kv-heads", "3"], "--no-attention leaves out what --kv-heads describes."),
-        (["--params", "7e9", "--no-attention", "--context", "512"], "--context says how much attention reads, and --no-attention leaves it out."),
         (["--params", "7e9", "--context", "512"], "so it needs --layers, --kv-heads and --head-dim."),
         (["--context", "10"], "--context 10 cannot hold --gen-length 256"),
         (["--params", "7e9", "--device-spec", "h100-sxm5"], "There is no datasheet of 'h100-sxm5' here. Did you mean 'h100-sxm'"),
