@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None, database: Path, as_json: bool) -> None:
     """Print the plan. The time is estimated from earlier runs of the same backend, model and task, if there are any."""
+    from dllm_audit.evaluate.prompts import asks_for_likelihoods, build_questions
     from dllm_audit.statistics.power import decidable_margin
 
     documents = {name: min(limit or len(task.eval_docs), len(task.eval_docs)) for name, task in tasks.items()}
+    # Of a document whose given answers are scored, each is a request of its own.
+    asked = documents | {
+        name: len(build_questions(task, None, False, limit))
+        for name, task in tasks.items()
+        if asks_for_likelihoods(task)
+    }
     earlier = _seconds_per_request(database)
     runs: list[dict[str, Any]] = []
     for cell in plan:
-        requests = documents[cell.task_name]
+        requests = asked[cell.task_name]
         each = earlier.get((cell.backend.name, cell.source.ref, cell.task_name))
         runs.append(
             {

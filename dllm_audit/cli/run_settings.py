@@ -11,7 +11,8 @@ from dllm_audit.settings import CORE_SETTINGS, LIKELIHOOD_SETTINGS
 if TYPE_CHECKING:
     from dllm_audit.cli.opening import Choice
 
-_SETTINGS = {**CORE_SETTINGS, **{setting.name: setting for setting in LIKELIHOOD_SETTINGS}}
+_OF_LIKELIHOODS = {setting.name: setting for setting in LIKELIHOOD_SETTINGS}
+_SETTINGS = {**CORE_SETTINGS, **_OF_LIKELIHOODS}
 
 
 def variants_of(given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -26,9 +27,14 @@ def variants_of(given: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_settings(choices: Sequence[Choice], given: Mapping[str, Any]) -> None:
-    """A setting must be known to at least one backend of the command; a lone backend must know all of them."""
+    """A setting must be known to at least one backend of the command; a lone backend must know all of them.
+
+    Whether settings of log-likelihoods have a place is known only when the tasks are: see `check_against_tasks`.
+    """
     for name in given:
-        if not any(name in _declared(choice, scored) for choice in choices for scored in (False, True)):
+        if name not in _OF_LIKELIHOODS and not any(
+            name in _declared(choice, scored) for choice in choices for scored in (False, True)
+        ):
             choices[0].backend.resolve({name: given[name]}, traits=choices[0].source.traits)
             raise SettingError(f"No backend of this command has a setting {name!r}.")
     for choice in choices:
