@@ -23,20 +23,20 @@ class Agreement:
     answers: Figure
 
 
-def token_agreement(
-    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], same_tokenizer: bool = True
-) -> Agreement:
+def token_agreement(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Agreement:
     """The agreement of two runs from their stored requests, paired by document."""
     ids = [(answer_ids(ours), answer_ids(theirs)) for ours, theirs in pairs]
     known = [(a, b) for a, b in ids if a is not None and b is not None]
-    reason = "the two runs have no answered document in common" if not known else ""
-    if not same_tokenizer:
-        reason, known = "not applicable: the two models have different tokens", []
     if not known:
-        unknown = Figure(None, "share", "measured", reason=reason)
-        return Agreement(unknown, unknown)
+        return no_agreement("the two runs have no answered document in common whose tokens are known")
     parts = [(sum(x == y for x, y in zip(a, b, strict=False)), max(len(a), len(b))) for a, b in known]
     return Agreement(
         pooled(parts, "share", "documents", "no answer has a token"),
         rate(sum(a == b for a, b in known), len(known), "documents"),
     )
+
+
+def no_agreement(reason: str) -> Agreement:
+    """An agreement that is not known, and why."""
+    unknown = Figure(None, "share", "measured", reason=reason)
+    return Agreement(unknown, unknown)

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from dllm_audit.analysis.baseline import Strength, strength_of
+from dllm_audit.analysis.agreement import Agreement, no_agreement, token_agreement
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
@@ -93,7 +94,8 @@ class Comparison:
     candidate over those of the baseline.
     control: speed of the same configuration against itself, where that was run; None otherwise.
     strength: how strong the baseline is, where it is autoregressive; None otherwise.
-    identical: whether both sides answered every common document with the same text.
+    identical: whether both sides answered every common document with the same text. agreement: how far their tokens are the
+    same, which means something for two decoders of one model.
     doubts: why its times are not reliable, as sentences; they are caveats too.
     caveats: what a reader must know before using the verdict, as sentences.
     """
@@ -114,6 +116,7 @@ class Comparison:
     control: float | None
     strength: Strength | None
     identical: bool
+    agreement: Agreement
     doubts: tuple[str, ...]
     caveats: tuple[str, ...]
     verdict: str
@@ -314,6 +317,7 @@ def compare_rows(
         control=control,
         strength=strength,
         identical=identical,
+        agreement=_agreement(candidate, baseline, pairs),
         doubts=tuple(doubts),
         caveats=tuple(caveats),
         verdict=_verdict(
@@ -321,6 +325,15 @@ def compare_rows(
             unfinished, [side for side in timed if isinf(side.doubt)],
         ),
     )  # fmt: skip
+
+
+def _agreement(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair]) -> Agreement:
+    ours, theirs = ((side.run["model"], side.model_facts.get("tokenizer_sha256")) for side in (candidate, baseline))
+    if candidate.likelihoods is not None:
+        return no_agreement("not applicable: given answers were scored, so no token was decoded")
+    if ours[0] != theirs[0] and (ours[1] is None or ours[1] != theirs[1]):
+        return no_agreement("not applicable: the two models may have different tokens")
+    return token_agreement(pairs)
 
 
 def with_doubt(speed: Figure, timed: Sequence[RunSummary]) -> tuple[Figure, list[str]]:

@@ -1,7 +1,7 @@
 """Which run is the baseline of which.
 
 Quality has two references: the same model at one token per step (what parallelism costs), and the autoregressive
-model (what a buyer compares). Among several candidates the one that shares most with the run is taken.
+model (what a buyer compares). A cache that is approximate has a third: the same decoder without it. Among several candidates the one that shares most with the run is taken.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 from dllm_audit.analysis.manifests import compare_manifests
 
 Run = Mapping[str, Any]
+
+#: The backend whose every step recomputes every position.
+_UNCACHED = "uncached"
 
 
 def autoregressive_reference(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -31,6 +34,27 @@ def one_token_reference(run: Run, runs: Sequence[Run]) -> Run | None:
 
     own = _nearest(run, runs, lambda other: fits(other) and other["backend"] == run["backend"])
     return own or _nearest(run, runs, fits)
+
+
+def uncached_reference(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run of the same model and settings that recomputes every position; None when there is none.
+
+    A setting that only one of the two backends has must be switched off there.
+    """
+    if run["kind"] != "diffusion" or run["backend"] == _UNCACHED:
+        return None
+    return _nearest(run, runs, lambda other: other["backend"] == _UNCACHED and _same_decoding(run, other))
+
+
+def _same_decoding(run: Run, other: Run) -> bool:
+    ours, theirs = run["settings"], other["settings"]
+    common = ours.keys() & theirs.keys()
+    alone = (ours | theirs).items()
+    return (
+        run["model"] == other["model"]
+        and all(ours[name] == theirs[name] for name in common)
+        and not any(value for name, value in alone if name not in common)
+    )
 
 
 def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
