@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dllm_audit.analysis.words import listed
 from dllm_audit.claims.questions import describe
 from dllm_audit.claims.schema import Claim, Figure, Gap, Quantity, Stated, bounds_of, number_of
 from dllm_audit.measure.roofline import touched_share
@@ -118,9 +119,9 @@ def uncached_baseline(claim: Claim) -> str | None:
 def assembled_estimate(claim: Claim) -> str | None:
     if claim.assembly is None:
         return "The figure is an estimate; nothing was run." if claim.status == "estimated" else None
-    sentence = f"The figure was put together from {_listed(claim.assembly.parts)}, never run as a whole"
+    sentence = f"The figure was put together from {listed(claim.assembly.parts)}, never run as a whole"
     if claim.assembly.left_out:
-        sentence += f"; left out: {_listed(claim.assembly.left_out)}"
+        sentence += f"; left out: {listed(claim.assembly.left_out)}"
     return sentence + "."
 
 
@@ -144,9 +145,9 @@ def prompt_tokens_counted(claim: Claim) -> str | None:
     met = [name for name in ("prompt", "padding") if getattr(claim.counts, name) == "yes"]
     suspected = [name for name in ("prompt", "padding") if getattr(claim.counts, name) == "suspected"]
     if met:
-        return f"The rate counts {_listed(met)} tokens as if they had been generated."
+        return f"The rate counts {listed(met)} tokens as if they had been generated."
     if suspected:
-        return f"The rate is suspected of counting {_listed(suspected)} tokens as if they had been generated."
+        return f"The rate is suspected of counting {listed(suspected)} tokens as if they had been generated."
     return None
 
 
@@ -361,10 +362,6 @@ def _amount(value: Quantity, unit: str) -> str:
 def _spread(parts: Sequence[Figure], unit: str) -> str:
     values = [figure.value for figure in parts]
     return f"{min(values):g} to {_amount(max(values), unit)}"
-
-
-def _listed(items: Sequence[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 TRAPS: tuple[Trap, ...] = (

@@ -90,21 +90,17 @@ def _nvidia_smi(index: int) -> dict[str, Any]:
         "mig.mode.current": "gpu_mig_mode",
     }
     try:
-        answer = subprocess.run(
+        answer = _output(
             [
                 "nvidia-smi",
                 f"--id={index}",
                 f"--query-gpu={','.join(names)}",
                 "--format=csv,noheader,nounits",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout
+            ]
+        )
     except (OSError, subprocess.SubprocessError):
         return {}
-    values = [value.strip() for value in answer.strip().split(",")]
+    values = [value.strip() for value in answer.split(",")]
     return dict(zip(names.values(), values, strict=False))
 
 
@@ -129,23 +125,16 @@ def code_commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
+        commit = _output(["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"])
+        changed = _output(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+changes" if changed else "")
+
+
+def _output(command: list[str]) -> str:
+    """What a command prints. Raises OSError or SubprocessError where there is no such command, or it fails."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
 
 def file_sha256(path: Path) -> str:

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
-from dllm_audit.analysis.pairing import DEFAULT_MARGIN
 from dllm_audit.analysis.plain import visible
 from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
-from dllm_audit.report.page import Report, gather
+from dllm_audit.report.page import Report
 from dllm_audit.report.sections.checks import quantity
 from dllm_audit.report.sections.claims import seen_in
 from dllm_audit.resources import resource_folder
-
-if TYPE_CHECKING:
-    from dllm_audit.claims.registry import Registry
-    from dllm_audit.claims.traps import Trap
-    from dllm_audit.report.sections.example import TokenTexts
-    from dllm_audit.store.database import Store
-
-
-def build_report(
-    store: Store,
-    registry: Registry,
-    runs: Sequence[Mapping[str, Any]] | None = None,
-    *,
-    token_texts: TokenTexts | None = None,
-    margin: float = DEFAULT_MARGIN,
-    made_at: dt.datetime | None = None,
-    traps: Sequence[Trap] | None = None,
-) -> str:
-    """The report as one HTML text. Arguments and errors as of `gather`."""
-    return render(gather(store, registry, runs, token_texts=token_texts, margin=margin, made_at=made_at, traps=traps))
 
 
 def render(report: Report) -> str:

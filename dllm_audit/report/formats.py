@@ -1,8 +1,7 @@
-"""How numbers, lists and tokens are written in the report."""
+"""How numbers and tokens are written in the report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import floor, isfinite, log10
 from typing import Any
 
@@ -61,13 +60,3 @@ def interval(figure: Figure, form: Any) -> str:
 def token_text(text: str) -> str:
     """One token as it is shown: spaces and line ends are marked, invisible characters are spelled out."""
     return visible(text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣"), keep="") or "∅"
-
-
-def count(n: int, noun: str) -> str:
-    """A number of things, for example "1 run" or "1,200 runs"."""
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them: "a, b and c"."""
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else "".join(names)

@@ -6,7 +6,8 @@ import pytest
 
 from dllm_audit.claims.registry import Registry, load_claims
 from dllm_audit.claims.schema import Expectation, Mechanism
-from dllm_audit.report.build import build_report
+from dllm_audit.report.build import render
+from dllm_audit.report.page import gather
 from dllm_audit.store.database import Store
 
 CHROMIUM = next(
@@ -49,7 +50,7 @@ def file(results, tmp_path_factory):
     first, *others = load_claims().claims
     registry = Registry([first.model_copy(update={"mechanisms": [mechanism]}), *others], [])
     with Store.open(results) as store:
-        path.write_text(build_report(store, registry), encoding="utf-8")
+        path.write_text(render(gather(store, registry)), encoding="utf-8")
     return path
 
 

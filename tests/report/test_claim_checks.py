@@ -15,7 +15,7 @@ from dllm_audit.claims.registry import Registry, load_claims
 from dllm_audit.claims.schema import Expectation, Mechanism
 from dllm_audit.claims.verdicts import Number, Obstacle, Verdict, check_claims
 from dllm_audit.cli.report import command
-from dllm_audit.report.build import build_report, render
+from dllm_audit.report.build import render
 from dllm_audit.report.page import gather
 from dllm_audit.report.sections.checks import checks_section, quantity
 from dllm_audit.store.database import Store
@@ -195,7 +195,7 @@ def test_numbers_have_their_unit_and_interval(figure, text):
 def test_every_claim_about_speed_has_its_physics_as_claims_show_has_it(results):
     registry = load_claims()
     with Store.open(results) as store:
-        text = section(build_report(store, registry), "claims")
+        text = section(render(gather(store, registry)), "claims")
     about_speed = [claim for claim in registry.claims if claim.about_speed]
     assert text.count("Physics modelled ") == len(about_speed)
     for claim in about_speed[:20]:
@@ -208,7 +208,7 @@ def test_a_disputed_claim_names_the_claims_that_contradict_it_whichever_file_has
     claim = next(claim for claim in registry.claims if claim.contradicts)
     other = registry.get(claim.contradicts[0].claim)
     with Store.open(results) as store:
-        html = build_report(store, Registry([claim, other], []))
+        html = render(gather(store, Registry([claim, other], [])))
     assert html.count("<h4>Contradicted by other claims</h4>") == 2
     assert f'<a href="#claim-{other.id}">' in html
     assert f'<a href="#claim-{claim.id}">' in html
@@ -217,7 +217,7 @@ def test_a_disputed_claim_names_the_claims_that_contradict_it_whichever_file_has
 def test_a_dispute_with_a_claim_that_is_not_in_the_page_has_no_link(results):
     claim = next(claim for claim in load_claims().claims if claim.contradicts)
     with Store.open(results) as store:
-        html = build_report(store, Registry([claim], []))
+        html = render(gather(store, Registry([claim], [])))
     assert f"<li><bdi>{claim.contradicts[0].claim}</bdi>: " in html
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dllm_audit.claims.registry import Registry, load_claims
 from dllm_audit.errors import UsageError
-from dllm_audit.report.build import build_report
+from dllm_audit.report.build import render
 from dllm_audit.report.page import gather
 from dllm_audit.report.sections.runs import newest_runs
 from dllm_audit.store.database import Store
@@ -45,7 +45,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def html(results):
     with Store.open(results) as store:
-        return build_report(store, load_claims(), made_at=MOMENT)
+        return render(gather(store, load_claims(), made_at=MOMENT))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_hostile_names_of_models_tasks_and_settings_are_escaped(empty_store, bui
         "add_run", empty_store, row, [build("diffusion_generation", text=hostile)] * 6, [1] * 6, makespan=1.0,
         filters=(hostile,), metric=hostile, responses=[hostile], prompts=[hostile] * 6,
     )  # fmt: skip
-    html = build_report(empty_store, NO_CLAIMS)
+    html = render(gather(empty_store, NO_CLAIMS))
     page = Page(html)
     assert page.named("script") == []
     assert page.problems == []
@@ -242,7 +242,7 @@ def test_a_control_is_a_row_and_a_sentence_and_counts_as_a_run(empty_store, buil
         for sentence in report.tasks[0].sentences
     )
     assert any("but for what the control repeated" in sentence for sentence in report.verdict.may_not)
-    assert "The same configuration twice (A/A control)" in build_report(empty_store, NO_CLAIMS)
+    assert "The same configuration twice (A/A control)" in render(gather(empty_store, NO_CLAIMS))
 
 
 def test_a_decided_quality_is_concluded_also_where_no_speed_is(empty_store, build):
@@ -312,7 +312,7 @@ def test_a_damaged_results_file_still_gives_a_report(results, tmp_path):
         store._connection.execute("UPDATE trace_commits SET confidence = 'NaN'")
         store._connection.execute("UPDATE metrics SET value = 'NaN'")
         store._connection.execute("UPDATE answers SET value = 'NaN' WHERE doc_id = 4")
-        html = build_report(store, load_claims())
+        html = render(gather(store, load_claims()))
     assert "4 of 6 stored requests are in no figure, because a time or a count of theirs is missing" in html
 
 
@@ -335,21 +335,21 @@ def test_failures_are_a_category_of_their_own(empty_store, build):
 
     results = [build("generation")] * 5 + [Failure("5", "RequestError", "The prompt is too long.")]
     build("add_run", empty_store, build("run_row", "r"), results, [1] * 5, makespan=2.5, status="failed")
-    html = build_report(empty_store, NO_CLAIMS)
+    html = render(gather(empty_store, NO_CLAIMS))
     assert "1 × RequestError: The prompt is too long." in html
     assert "They are in no figure below: neither a wrong answer nor a time." in html
 
 
 def test_without_a_run_there_is_a_sentence(empty_store):
     with pytest.raises(UsageError, match=r"There are no runs in .*empty.duckdb. Make some with: dllm-audit run"):
-        build_report(empty_store, NO_CLAIMS)
+        render(gather(empty_store, NO_CLAIMS))
 
 
 def test_a_run_that_answered_nothing_still_gives_a_report(empty_store, build):
     from dllm_audit.records import Failure
 
     build("add_run", empty_store, build("run_row", "r"), [Failure("0", "RequestError", "No.")], status="failed")
-    assert "Nothing was timed." in build_report(empty_store, NO_CLAIMS)
+    assert "Nothing was timed." in render(gather(empty_store, NO_CLAIMS))
 
 
 def test_repeats_are_one_point_and_one_comparison_with_an_interval_over_repeats(empty_store, build):
@@ -407,7 +407,7 @@ def test_the_glossary_explains_the_words_of_the_tables(html):
 def test_nobody_says_that_autoregressive_decoding_reads_the_prompt_in_its_first_forward(empty_store, build):
     answers = [build("generation", forwards={"denoise": 5})] * 6
     build("add_run", empty_store, build("run_row", "a"), answers, makespan=3.0)
-    assert "reads the prompt inside its first forward" not in build_report(empty_store, NO_CLAIMS)
+    assert "reads the prompt inside its first forward" not in render(gather(empty_store, NO_CLAIMS))
 
 
 def test_the_verdict_of_a_pair_is_a_row_of_its_own(page):

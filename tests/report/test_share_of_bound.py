@@ -4,7 +4,8 @@ import datetime as dt
 import re
 
 from dllm_audit.claims.registry import Registry
-from dllm_audit.report.build import build_report
+from dllm_audit.report.build import render
+from dllm_audit.report.page import gather
 
 #: 1,000 weights of two bytes take 2 s to read, and a position 1 s to multiply.
 SLOW = {"name": "slow", "bandwidth": 1000.0, "peak": 2000.0, "status": "measured"}
@@ -12,7 +13,7 @@ SLOW = {"name": "slow", "bandwidth": 1000.0, "peak": 2000.0, "status": "measured
 
 def time_section(store) -> str:
     """Text of the section, white space collapsed."""
-    html = build_report(store, Registry([], []), made_at=dt.datetime(2026, 1, 2))
+    html = render(gather(store, Registry([], []), made_at=dt.datetime(2026, 1, 2)))
     section = re.sub(r"<svg.*?</svg>", "", html[html.index('id="time"') :].partition("</section>")[0], flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]+>", " ", section).split())
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
-from dllm_audit.report.formats import count, interval, listed, number, points
+from dllm_audit.analysis.words import count, listed
+from dllm_audit.report.formats import interval, number, points
 from dllm_audit.report.sections.comparisons import AGAINST_AR, PairRow
 from dllm_audit.report.sections.runs import RunRow
 from dllm_audit.report.sections.task import TaskSection
