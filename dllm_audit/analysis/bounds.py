@@ -7,9 +7,9 @@ Padding counts as work: it is the forward as it ran that is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import floor, log10, prod
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.analysis.figures import Figure, ratio
@@ -61,7 +61,7 @@ class BoundShares:
     """The share of the bound that a run reached, by kind of forward and in total.
 
     total: bound / measured seconds of all forwards, with the reason where it is unknown or means nothing.
-    kinds, ran, roofline: empty and None where nothing could be bounded.
+    kinds, roofline: empty and None where nothing could be bounded. ran: empty where the forwards are not known either.
     """
 
     total: Figure
@@ -113,9 +113,6 @@ def shares_of_bound(run: Mapping[str, Any], shapes: Sequence[ForwardShape], comp
     run: its row of the store; the manifest's group "roofline" has the model's sizes and the device's speed.
     complete: whether the log of every sitting was stored.
     """
-    roofline = _recorded(run)
-    if roofline is None:
-        return _unknown("the model's sizes or the device's speed were not recorded with the run")
     if not complete:
         return _unknown("a sitting was killed before its log of forwards was stored")
     attention = str(_group(run["manifest"], "model").get("attention", ""))
@@ -128,24 +125,26 @@ def shares_of_bound(run: Mapping[str, Any], shapes: Sequence[ForwardShape], comp
     ]
     if not ran:
         return _unknown("the engine stored no log of its forwards")
+    roofline = _recorded(run)
+    if roofline is None:
+        return _unknown("the model's sizes or the device's speed were not recorded with the run", ran)
     return bound_forwards(roofline, ran)
 
 
 def bound_forwards(roofline: Roofline, ran: Sequence[Ran]) -> BoundShares:
     """The share of the bound of forwards that ran, under this roofline."""
     kinds = []
-    for name in dict.fromkeys([*FORWARD_KINDS, *(forwards.kind for forwards in ran)]):
+    for name in _kinds_of(ran):
         of_kind = [(forwards, roofline.bound(forwards.work)) for forwards in ran if forwards.kind == name]
-        if of_kind:
-            kinds.append(
-                KindShare(
-                    name,
-                    sum(forwards.count for forwards, _ in of_kind),
-                    sum(forwards.count * bound.seconds for forwards, bound in of_kind),
-                    sum(forwards.count * bound.seconds for forwards, bound in of_kind if bound.limited_by == "memory"),
-                    sum(forwards.seconds for forwards, _ in of_kind),
-                )
+        kinds.append(
+            KindShare(
+                name,
+                sum(forwards.count for forwards, _ in of_kind),
+                sum(forwards.count * bound.seconds for forwards, bound in of_kind),
+                sum(forwards.count * bound.seconds for forwards, bound in of_kind if bound.limited_by == "memory"),
+                sum(forwards.seconds for forwards, _ in of_kind),
             )
+        )
     return BoundShares(_total(roofline, kinds), tuple(kinds), tuple(ran), roofline)
 
 
@@ -184,43 +183,74 @@ def work_of(shape: ForwardShape, attention: str, grid: int, guided: bool) -> Wor
     return window_work(shape.width, visible, decided / rows, own, grid, cached).times(rows)
 
 
-#: Names and units of the factors of a throughput.
-_FACTORS = (
+#: Names and units of the factors of a throughput, where both sides are bounded and where they are not.
+_BOUNDED = (
     ("tokens per forward", "tokens/forward"),
     ("forwards per second at the bound", "forwards/s"),
     ("share of the bound", "share"),
 )
+_MEASURED = (
+    ("tokens per forward", "tokens/forward"),
+    ("forwards per second of their own time", "forwards/s"),
+    ("share of the wall time in forwards", "share"),
+)
+
+
+@dataclass(frozen=True)
+class KindTime:
+    """Forwards of one kind: how many, what they took, and the least that they could take. Seconds, summed.
+
+    bound_seconds: None where that is not known or means nothing.
+    """
+
+    kind: str
+    count: int
+    measured_seconds: float
+    bound_seconds: float | None
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a decomposition: its answered tokens, its wall time, and its forwards against their bound."""
+    """One side of a decomposition: its answered tokens, its wall time, and its forwards."""
 
     tokens: int
     wall_seconds: float
-    shares: BoundShares
+    kinds: tuple[KindTime, ...]
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes of the batch."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def measured_seconds(self) -> float:
+        return sum(kind.measured_seconds for kind in self.kinds)
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """None where a kind has none."""
+        seconds = [kind.bound_seconds for kind in self.kinds if kind.bound_seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.kinds) else None
 
     @property
     def factors(self) -> tuple[float, float, float]:
         """Answered tokens per second as a product, see `Decomposition`."""
-        shares = self.shares
-        return (
-            self.tokens / shares.forwards,
-            shares.forwards / shares.bound_seconds,
-            shares.bound_seconds / self.wall_seconds,
-        )
+        at_best = self.bound_seconds
+        seconds = self.measured_seconds if at_best is None else at_best
+        return self.tokens / self.forwards, self.forwards / seconds, seconds / self.wall_seconds
 
     @property
     def outside_seconds(self) -> float:
         """Wall time in no forward: sampling, the host, text to tokens and back."""
-        return self.wall_seconds - self.shares.measured_seconds
+        return self.wall_seconds - self.measured_seconds
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "answered_tokens": self.tokens,
             "wall_seconds": self.wall_seconds,
+            "forwards": self.forwards,
             "outside_forwards_seconds": self.outside_seconds,
-            "forwards": self.shares.as_dict(),
+            "kinds": [vars(kind) for kind in self.kinds],
         }
 
 
@@ -246,14 +276,14 @@ class Decomposition:
     forwards per second at the bound: what the device allows of the forwards that ran; wide or many rows cost here.
     share of the bound: bound seconds / wall seconds, the engine's part. What each kind of forward and the rest took of the
     wall time was measured, and stands in `candidate` and `baseline`.
-    factors: empty where `reason` says why there are none. caveat: what to know before reading them.
+    Where no bound holds for both sides, `reason` says why, and the last two are measured: forwards per second of the time
+    that forwards took, and the share of the wall time that they took. factors: empty where the forwards are not known.
     """
 
     factors: tuple[Factor, ...] = ()
     candidate: Side | None = None
     baseline: Side | None = None
     reason: str = ""
-    caveat: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -261,28 +291,64 @@ class Decomposition:
         return prod(factor.ratio for factor in self.factors) if self.factors else None
 
     @property
+    def bounded(self) -> bool:
+        """Whether the last two factors are about the bound, which tells an algorithm from an engine."""
+        return bool(self.factors) and not self.reason
+
+    @property
     def algorithm(self) -> float | None:
         """The part that two perfect engines would leave: tokens per forward x forwards per second at the bound."""
-        return self.factors[0].ratio * self.factors[1].ratio if self.factors else None
+        return self.factors[0].ratio * self.factors[1].ratio if self.bounded else None
 
     @property
     def engine(self) -> float | None:
         """The part that comes from how close each side is to its bound."""
-        return self.factors[2].ratio if self.factors else None
+        return self.factors[2].ratio if self.bounded else None
+
+    @property
+    def sentence(self) -> str:
+        """What is the algorithm's and what the engine's, or why that cannot be told."""
+        if not self.factors:
+            return f"Where the speed comes from is not known: {self.reason}."
+        first, second, third = self.factors
+        if self.algorithm is not None and self.engine is not None:
+            return (
+                f"Two perfect engines would leave {self.algorithm:.3g}x, which is the algorithm's part; {self.engine:.3g}x is the "
+                f"engine's, since the candidate reaches {third.candidate:.0%} of its bound and the baseline {third.baseline:.0%}."
+            )
+        return (
+            f"The candidate answers {first.ratio:.3g}x the tokens per forward, its forwards run at {second.ratio:.3g}x the rate, "
+            f"and they take {third.candidate:.0%} of its time against {third.baseline:.0%} of the baseline's. What of that is the "
+            f"algorithm's and what the engine's cannot be told, because {self.reason}."
+        )
+
+    def texts(self, shown: Callable[[float], str]) -> tuple[str, ...]:
+        """The ratios of the factors with as many digits, three at least, as it takes for their product to be `shown` alike."""
+        ratios = [factor.ratio for factor in self.factors]
+        for digits in range(3, 12):
+            found = tuple(_significant(value, digits) for value in ratios)
+            if shown(prod(map(float, found))) == shown(prod(ratios)):
+                return found
+        return tuple(map(repr, ratios))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         sides = (("candidate", self.candidate), ("baseline", self.baseline))
         return {
-            "status": "modelled",
+            "status": "modelled" if self.bounded else "measured",
             "ratio": self.ratio,
             "algorithm": self.algorithm,
             "engine": self.engine,
             "factors": [{**vars(factor), "ratio": factor.ratio} for factor in self.factors],
             **{name: side.as_dict() for name, side in sides if side is not None},
             **({"reason": self.reason} if self.reason else {}),
-            **({"caveat": self.caveat} if self.caveat else {}),
+            "sentence": self.sentence,
         }
+
+
+def _significant(value: float, digits: int) -> str:
+    """A positive number with so many significant digits, without an exponent."""
+    return f"{value:.{max(0, digits - 1 - floor(log10(value)))}f}"
 
 
 def decompose(candidate: Sequence[RunSummary], baseline: Sequence[RunSummary]) -> Decomposition:
@@ -295,49 +361,72 @@ def decompose(candidate: Sequence[RunSummary], baseline: Sequence[RunSummary]) -
     if not candidate or not baseline:
         return Decomposition(reason="one side has no run")
     for run in every:
-        if run.bound.roofline is None:
-            return Decomposition(reason=f"of {run.run_id}, {run.bound.total.reason}")
-        if not (run.answered_tokens and run.makespan_seconds.value and run.bound.bound_seconds):
-            return Decomposition(reason=f"{run.run_id} has no tokens, no time or no forwards")
-    if len({_device_of(run) for run in every}) > 1:
-        return Decomposition(reason="the runs were made on different devices")
-    ours, theirs = _side(candidate, every), _side(baseline, every)
+        if run.likelihoods is not None:
+            return Decomposition(reason="given answers were scored, so no token was decoded")
+        if not (run.answered_tokens and run.makespan_seconds.value):
+            return Decomposition(reason=f"{run.run_id} has no tokens or no time")
+        if not sum(forwards.seconds for forwards in run.bound.ran):
+            return Decomposition(reason=f"of {run.run_id}, {run.bound.total.reason or 'no forward was timed'}")
+    reason = _why_unbounded(every)
+    ours, theirs = (_side(runs, [] if reason else every) for runs in (candidate, baseline))
     factors = tuple(
         Factor(name, unit, mine, other)
-        for (name, unit), mine, other in zip(_FACTORS, ours.factors, theirs.factors, strict=True)
+        for (name, unit), mine, other in zip(
+            _MEASURED if reason else _BOUNDED, ours.factors, theirs.factors, strict=True
+        )
     )
-    in_cache = [name for name, side in (("candidate", ours), ("baseline", theirs)) if not side.shares.applicable]
-    caveat = (
-        f"The weights of the {' and the '.join(in_cache)} fit into the last-level cache: the bound there is of multiplying "
-        "alone, and the last two factors say nothing of a model that does not fit."
-        if in_cache
-        else ""
-    )
-    return Decomposition(factors, ours, theirs, caveat=caveat)
+    return Decomposition(factors, ours, theirs, reason)
+
+
+def _why_unbounded(runs: Sequence[RunSummary]) -> str:
+    """Why no bound holds for all of these runs; empty where one does."""
+    for run in runs:
+        if not run.bound.applicable:
+            why = run.bound.total.reason.removeprefix("not applicable: ")
+            return f"the bound of {run.run['model']} means nothing here: {why}" if run.bound.roofline else why
+    if len({_device_of(run) for run in runs}) > 1:
+        return "the runs were made on different devices"
+    return ""
 
 
 def _side(runs: Sequence[RunSummary], every: Sequence[RunSummary]) -> Side:
-    """One side, bounded by the fastest that any of `every` run measured."""
+    """One side, bounded by the fastest that any of `every` run measured; not bounded where that is empty."""
+    ran = [forwards for run in runs for forwards in run.bound.ran]
     devices = [run.bound.roofline.device for run in every if run.bound.roofline is not None]
     own = runs[0].bound.roofline
-    assert own is not None
-    fastest = replace(
-        own.device,
-        bandwidth=max(device.bandwidth for device in devices),
-        peak=max(device.peak for device in devices),
+    bounds: dict[str, float] = {}
+    if own is not None and devices:
+        fastest = replace(
+            own.device,
+            bandwidth=max(device.bandwidth for device in devices),
+            peak=max(device.peak for device in devices),
+        )
+        found = bound_forwards(replace(own, device=fastest), ran)
+        bounds = {kind.kind: kind.bound_seconds for kind in found.kinds}
+    kinds = tuple(
+        KindTime(
+            name,
+            sum(forwards.count for forwards in ran if forwards.kind == name),
+            sum(forwards.seconds for forwards in ran if forwards.kind == name),
+            bounds.get(name),
+        )
+        for name in _kinds_of(ran)
     )
-    shares = bound_forwards(replace(own, device=fastest), [forwards for run in runs for forwards in run.bound.ran])
-    return Side(
-        sum(run.answered_tokens for run in runs), sum(run.makespan_seconds.value or 0.0 for run in runs), shares
-    )
+    return Side(sum(run.answered_tokens for run in runs), sum(run.makespan_seconds.value or 0.0 for run in runs), kinds)
+
+
+def _kinds_of(ran: Sequence[Ran]) -> list[str]:
+    """Kinds of forward that ran, in the order in which they are shown."""
+    there = dict.fromkeys(forwards.kind for forwards in ran)
+    return [*(kind for kind in FORWARD_KINDS if kind in there), *(kind for kind in there if kind not in FORWARD_KINDS)]
 
 
 def _device_of(run: RunSummary) -> tuple[Any, ...]:
     return tuple(run.environment.get(name) for name in ("device", "gpu", "cpu"))
 
 
-def _unknown(reason: str) -> BoundShares:
-    return BoundShares(Figure(None, "share", "modelled", reason=reason))
+def _unknown(reason: str, ran: Sequence[Ran] = ()) -> BoundShares:
+    return BoundShares(Figure(None, "share", "modelled", reason=reason), ran=tuple(ran))
 
 
 def _recorded(run: Mapping[str, Any]) -> Roofline | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllm_audit.analysis.bounds import decompose, shares_of_bound, work_of
+from dllm_audit.analysis.bounds import Decomposition, Factor, decompose, shares_of_bound, work_of
 from dllm_audit.analysis.summary import summarise
 from dllm_audit.measure.roofline import Work
 from dllm_audit.records import ForwardShape
@@ -143,7 +143,7 @@ def test_the_factors_multiply_to_the_ratio_of_the_throughputs(pair):
 
 def test_the_share_of_the_bound_is_measured_per_kind_and_what_is_left_is_outside_forwards(pair):
     found = decompose([pair[0]], [pair[1]])
-    assert [(k.kind, k.bound_seconds, k.measured_seconds) for k in found.candidate.shares.kinds] == [
+    assert [(k.kind, k.bound_seconds, k.measured_seconds) for k in found.candidate.kinds] == [
         ("denoise", 144.0, 150.0),
         ("refresh", 108.0, 120.0),
     ]
@@ -170,15 +170,51 @@ def test_both_sides_are_bounded_by_the_fastest_measurement_of_the_device(empty_s
             shapes=shapes,
         )
     found = decompose([summarise(empty_store, "a")], [summarise(empty_store, "b")])
-    assert [side.shares.bound_seconds for side in (found.candidate, found.baseline)] == [1.0, 1.0]
+    assert [side.bound_seconds for side in (found.candidate, found.baseline)] == [1.0, 1.0]
 
 
-def test_models_in_the_cache_are_decomposed_with_a_caveat(empty_store, build):
+def in_cache(pair, build, store):
+    """The pair once more, with weights that fit into the cache."""
     roofline = {**ROOFLINE, "device": {**SLOW, "cache_bytes": 2**21}}
-    build("add_run", empty_store, row(build, roofline=roofline), [build("generation")], makespan=5.0)
-    found = decompose([summarise(empty_store, "r")], [summarise(empty_store, "r")])
-    assert found.ratio == 1.0
-    assert found.caveat.startswith("The weights of the candidate and the baseline fit into the last-level cache:")
+    shapes = [build("shape", "prefill", 10, 1, 6, 20.0), build("shape", "denoise", 1, 1, 24, 60.0)]
+    build("add_run", store, row(build, run_id="ar-2", roofline=roofline), [build("generation")] * 6, makespan=100.0,
+          shapes=shapes)  # fmt: skip
+    return summarise(store, "ar-2")
+
+
+def test_models_in_the_cache_are_decomposed_by_what_was_measured_and_the_sentence_says_why(pair, build, empty_store):
+    found = decompose([pair[0]], [in_cache(pair, build, empty_store)])
+    assert [(f.name, f.candidate, f.baseline) for f in found.factors] == [
+        ("tokens per forward", 24 / 24, 24 / 30),
+        ("forwards per second of their own time", pytest.approx(24 / 270), pytest.approx(30 / 80)),
+        ("share of the wall time in forwards", pytest.approx(270 / 300), pytest.approx(80 / 100)),
+    ]
+    assert found.ratio == pytest.approx((24 / 300) / (24 / 100), rel=1e-9)
+    assert (found.algorithm, found.engine, found.candidate.bound_seconds) == (None, None, None)
+    assert found.sentence == (
+        "The candidate answers 1.25x the tokens per forward, its forwards run at 0.237x the rate, and they take 90% of its "
+        "time against 80% of the baseline's. What of that is the algorithm's and what the engine's cannot be told, because the "
+        "bound of tiny-ar means nothing here: the weights (0.00191 MiB) fit into the last-level cache (2 MiB), so a share of "
+        "what memory allows means nothing."
+    )
+
+
+def test_the_sentence_tells_the_algorithm_from_the_engine(pair):
+    assert decompose([pair[0]], [pair[1]]).sentence == (
+        "Two perfect engines would leave 0.429x, which is the algorithm's part; 0.778x is the engine's, since the candidate "
+        "reaches 84% of its bound and the baseline 108%."
+    )
+
+
+def test_printed_factors_multiply_to_the_printed_ratio():
+    def factor(value):
+        return Factor("f", "x", value, 1.0)
+
+    # 1.004 x 1.004 x 1.004 is 1.012, and so is 1.00 x 1.00 x 1.00 not.
+    found = Decomposition((factor(1.004), factor(1.004), factor(1.004)))
+    assert found.texts("{:.3f}".format) == ("1.004", "1.004", "1.004")
+    assert found.texts("{:.1f}".format) == ("1.00", "1.00", "1.00")
+    assert Decomposition((factor(20.0), factor(0.05), factor(2.5))).texts("{:.3f}".format) == ("20.0", "0.0500", "2.50")
 
 
 def test_what_cannot_be_decomposed_says_why(empty_store, build, pair):
@@ -188,11 +224,19 @@ def test_what_cannot_be_decomposed_says_why(empty_store, build, pair):
     build("add_run", empty_store, elsewhere, [build("generation")], makespan=1.0)
     old, other = summarise(empty_store, "old"), summarise(empty_store, "elsewhere")
     assert decompose([], [old]).reason == "one side has no run"
+    assert decompose([], [old]).ratio is None
     assert decompose([old], [pair[1]]).reason == (
-        "of old, the model's sizes or the device's speed were not recorded with the run"
+        "the model's sizes or the device's speed were not recorded with the run"
     )
     assert decompose([other], [pair[1]]).reason == "the runs were made on different devices"
-    assert decompose([other], [pair[1]]).ratio is None
+    assert decompose([other], [pair[1]]).bounded is False
+
+
+def test_without_a_log_of_forwards_there_are_no_factors(empty_store, build, pair):
+    build("add_run", empty_store, row(build, run_id="bare"), [build("generation")], [1])
+    found = decompose([summarise(empty_store, "bare")], [pair[1]])
+    assert (found.factors, found.ratio) == ((), None)
+    assert found.sentence.startswith("Where the speed comes from is not known: ")
 
 
 def test_a_decomposition_as_plain_values(pair):
