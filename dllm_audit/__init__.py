@@ -10,6 +10,8 @@ from dllm_audit.backend import (
     MASKED_DIFFUSION_FAMILIES,
     MASKED_DIFFUSION_SETTINGS,
     Backend,
+    LikelihoodBackend,
+    LikelihoodSession,
     RecipeBackend,
     Session,
 )
@@ -20,7 +22,7 @@ from dllm_audit.decode.recipe import Recipe, Schedule, build_recipe, end_token_i
 from dllm_audit.decode.score import Score
 from dllm_audit.hookspecs import hookimpl
 from dllm_audit.models.families import ModelFamily
-from dllm_audit.records import EngineLog, Failure, Forward, Generation, Request
+from dllm_audit.records import EngineLog, Failure, Forward, Generation, Question, Request, ScoredAnswer
 from dllm_audit.settings import DecodeSettings, Setting
 
 __version__ = "0.1.0"
@@ -44,15 +46,19 @@ __all__ = [
     "FixedK",
     "Forward",
     "Generation",
+    "LikelihoodBackend",
+    "LikelihoodSession",
     "ModelFamily",
     "NoCache",
     "PrefixCache",
+    "Question",
     "Recipe",
     "RecipeBackend",
     "Request",
     "Reveal",
     "Schedule",
     "Score",
+    "ScoredAnswer",
     "Session",
     "Setting",
     "Threshold",
