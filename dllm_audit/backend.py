@@ -77,8 +77,13 @@ class Session(Protocol):
         concurrency: int = 1,
         traced: bool = False,
         on_shapes: OnShapes | None = None,
+        arrivals: Sequence[float] | None = None,
     ) -> EngineLog:
-        """Decode `requests`; each result goes to `on_result` as it ends, before it what ran so far to `on_shapes`."""
+        """Decode `requests`; each result goes to `on_result` as it ends, before it what ran so far to `on_shapes`.
+
+        arrivals: seconds after the start at which each request is there, and from which its clock runs; None: each is
+        handed over when there is room for it.
+        """
 
     def warm_up(self, requests: Sequence[Request], concurrency: int) -> None: ...
 

@@ -186,7 +186,11 @@ def execute(
     arrivals = cell.load.arrivals([item.ordinal for item in pending], conditions.seed)
     try:
         log, wall = _execute(cell, work, pending, arrivals, store, run_id, sitting, tell)
-        spent = {"warm_up": sum(warmed["seconds"]), "preparing": wall - log.makespan_seconds, "storing": log.store_seconds}
+        spent = {
+            "warm_up": sum(warmed["seconds"]),
+            "preparing": wall - log.makespan_seconds,
+            "storing": log.store_seconds,
+        }
         with _timed(spent, "scoring"):
             manifest["notes"] += [*log.notes, *_score(cell, conditions, work, store, run_id)]
         say("measuring what its forwards cost")

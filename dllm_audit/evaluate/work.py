@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.backend import likelihoods_of
+from dllm_audit.errors import UsageError
+from dllm_audit.evaluate.bench import BENCH_DEFAULTS, SpeedWork
 from dllm_audit.evaluate.prompts import (
     TaskItem,
     TaskPrompt,
@@ -43,10 +45,14 @@ class Decoding:
         keep: Callable[[Generation | Failure], None],
         concurrency: int,
         on_shapes: OnShapes | None = None,
+        arrivals: Sequence[float] | None = None,
     ) -> EngineLog:
-        """Decode `items`; each result goes to `keep` as it ends, before it what ran so far to `on_shapes`."""
+        """Decode `items`; each result goes to `keep` as it ends, before it what ran so far to `on_shapes`.
+
+        arrivals: seconds after the start at which each is there; None: each when a row is free for it.
+        """
         requests = [item.request(self.given) for item in items]
-        return self.session.generate(requests, keep, concurrency, on_shapes=on_shapes)
+        return self.session.generate(requests, keep, concurrency, on_shapes=on_shapes, arrivals=arrivals)
 
     def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
         """Decode `items` and forget them."""
@@ -72,8 +78,13 @@ class Scoring:
         keep: Callable[[ScoredAnswer | Failure], None],
         concurrency: int,
         on_shapes: OnShapes | None = None,
+        arrivals: Sequence[float] | None = None,
     ) -> EngineLog:
         """Score `items`; each result goes to `keep` as it ends, before it what ran so far to `on_shapes`."""
+        if arrivals is not None:
+            raise UsageError(
+                "Log-likelihoods are scored in a closed loop only, where nobody queues: leave out --load and --arrival-rate."
+            )
         return self.session.score([item.question() for item in items], keep, concurrency, on_shapes)
 
     def warm_up(self, items: Sequence[Any], concurrency: int) -> None:
@@ -96,6 +107,8 @@ def work_of(
     limit: int | None,
 ) -> Decoding | Scoring:
     """What `task` asks of `backend` on `model`, with the settings as typed and a session ready for it."""
+    if isinstance(task, SpeedWork):
+        return _decoding(backend, task.prompts(model, seed), given, model, seed, BENCH_DEFAULTS)
     if asks_for_likelihoods(task):
         side = likelihoods_of(backend)
         return Scoring(
@@ -104,12 +117,23 @@ def work_of(
             side.open_likelihoods(model, given, seed),
         )
     prompts = build_prompts(task, model.tokenizer, chat_template, limit)
+    return _decoding(backend, prompts, given, model, seed, RUN_DEFAULTS)
+
+
+def _decoding(
+    backend: Backend,
+    prompts: Sequence[TaskPrompt],
+    given: Mapping[str, Any],
+    model: LoadedModel,
+    seed: int,
+    defaults: Mapping[str, Any],
+) -> Decoding:
     lengths = {prompt.gen_length for prompt in prompts}
     task_length = lengths.pop() if len(lengths) == 1 else None
-    changed = {name: value for name, value in RUN_DEFAULTS.items() if name in backend.settings}
+    changed = {name: value for name, value in defaults.items() if name in backend.settings}
     return Decoding(
         prompts,
-        backend.resolve(given, model.traits, task_length, RUN_DEFAULTS),
+        backend.resolve(given, model.traits, task_length, defaults),
         backend.open(model, {**changed, **given}, seed),
         given,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dllm_audit.records import FORWARD_KINDS, EngineLog, ForwardShape
 
 #: Items of the clock that are no forward pass: they enter the books as they were measured in the run.
-HOST_ITEMS = ("tokenise", "sampling", "host", "detokenise")
+HOST_ITEMS = ("tokenise", "sampling", "host", "detokenise", "idle")
 
 #: At most so many widths of a kind are measured; the cost of those between is interpolated.
 _WIDTHS = 5

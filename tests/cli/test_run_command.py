@@ -48,11 +48,11 @@ def decoded(monkeypatch) -> list[str]:
     ids: list[str] = []
     inner = RecipeSession.generate
 
-    def generate(self, requests, on_result, concurrency=1, traced=False, on_shapes=None):
+    def generate(self, requests, on_result, concurrency=1, traced=False, on_shapes=None, arrivals=None):
         requests = list(requests)
         if not traced:
             ids.extend(request.id for request in requests if not request.id.startswith("warm-up"))
-        return inner(self, requests, on_result, concurrency, traced, on_shapes)
+        return inner(self, requests, on_result, concurrency, traced, on_shapes, arrivals)
 
     monkeypatch.setattr(RecipeSession, "generate", generate)
     return ids
