@@ -86,10 +86,7 @@ def _stop(
     worse = np.cumsum(dice > 1 - (discordance - difference) / 2, axis=1)
     document = np.exp(0.4 * generator.standard_normal(size))
     ours, theirs = (document * np.exp(0.2 * generator.standard_normal(size)) / pace for pace in (speed, 1.0))
-    values = np.stack([np.ones(size), ours, np.ones(size), theirs], axis=-1)
-    sums = np.cumsum(values, axis=1)
-    products = np.cumsum(values[..., :, None] * values[..., None, :], axis=1)
-    ratio, deviation = log_speed_ratio(n, sums, products)
+    ratio, deviation = _log_ratios(n, ours, theirs)
     known = n >= MINIMUM_PAIRS
     faster = _first(known & (speed_evidence(n, ratio, deviation) >= -log(alpha)))
     slower = _first(known & (speed_evidence(n, -ratio, deviation) >= -log(alpha / 2)))
@@ -98,6 +95,38 @@ def _stop(
     reached = np.stack([np.maximum(faster, not_worse), slower, inferior])
     when = reached.min(axis=0)
     return np.where(np.isinf(when), 3, reached.argmin(axis=0)), np.minimum(when, size[1])
+
+
+SKEWS: dict[str, tuple[float, float, float]] = {
+    "both even": (0.1, 0.1, 0.0),
+    "both skewed": (1.0, 1.0, 0.0),
+    "candidate skewed": (0.7, 0.05, 0.0),
+    "baseline skewed": (0.05, 0.7, 0.0),
+    "alike for a document": (0.2, 0.2, 0.6),
+}
+"""Standard deviation of the log of the seconds: of the candidate, of the baseline, and of the document for both."""
+
+
+def false_speeds(audits: int, pairs: int, skew: tuple[float, float, float], *, seed: int = SEED) -> tuple[float, float]:
+    """Shares of audits of equally fast decoders that ever say "faster" (at alpha) and "slower" (at alpha / 2)."""
+    generator = np.random.default_rng(seed)
+    n, size = np.arange(1, pairs + 1), (audits, pairs)
+    document = np.exp(skew[2] * generator.standard_normal(size))
+    ours, theirs = (document * np.exp(s * generator.standard_normal(size) - s**2 / 2) for s in skew[:2])
+    ratio, deviation = _log_ratios(n, ours, theirs)
+    known = n >= MINIMUM_PAIRS
+    faster = known & (speed_evidence(n, ratio, deviation) >= -log(ALPHA))
+    slower = known & (speed_evidence(n, -ratio, deviation) >= -log(ALPHA / 2))
+    return float(faster.any(axis=1).mean()), float(slower.any(axis=1).mean())
+
+
+def _log_ratios(n: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[audits, pairs] log speed ratio and its deviation after each pair, from the seconds of both sides."""
+    values = np.stack([np.ones_like(ours), ours, np.ones_like(theirs), theirs], axis=-1)
+    sums = np.cumsum(values, axis=1)
+    products = np.cumsum(values[..., :, None] * values[..., None, :], axis=1)
+    ratio, deviation = log_speed_ratio(n, sums, products)
+    return ratio, deviation
 
 
 def _first(reached: np.ndarray) -> np.ndarray:
@@ -137,3 +166,9 @@ def print_audits() -> None:
                 f"{found.mean_pairs:>10.0f} {found.planned_pairs:>5} {found.saved:>6.0%}",
                 flush=True,
             )
+    print(
+        f"\nEqually fast decoders that were called faster (5 %) or slower (2.5 %) within 1,000 pairs, {AUDITS} audits each"
+    )
+    for name, skew in SKEWS.items():
+        faster, slower = false_speeds(AUDITS, 1000, skew)
+        print(f"{name:<22} faster {faster:>6.1%}  slower {slower:>6.1%}", flush=True)

@@ -12,7 +12,7 @@ from dllm_audit.statistics.sequential import (
     speed_evidence,
     worse_evidence,
 )
-from tests.benchmarks.audits import error_limit, simulate_audits
+from tests.benchmarks.audits import SKEWS, error_limit, false_speeds, simulate_audits
 
 EQUAL, BETTER, WORSE = (True, True), (True, False), (False, True)
 
@@ -179,6 +179,12 @@ def test_2000_audits_of_which_half_the_claim_is_true_say_it_falsely_in_at_most_a
     found = simulate_audits(2000, margin=0.1, discordance=0.3, difference=difference, speed=speed, longest=2)
     assert found.faster_and_not_worse <= 2000 * error_limit(2000)
     assert (found.slower if speed == 1 else found.worse) <= 2000 * error_limit(2000, 0.025)
+
+
+def test_1000_audits_with_skewed_times_call_an_equally_fast_candidate_faster_in_at_most_alpha():
+    faster, slower = false_speeds(1000, 300, SKEWS["candidate skewed"])
+    assert faster <= error_limit(1000)
+    assert slower <= error_limit(1000, 0.025)
 
 
 @pytest.mark.parametrize("difference", [-0.15, 0.15], ids=["loses", "gains"])
