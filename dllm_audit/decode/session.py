@@ -12,7 +12,7 @@ import torch
 from dllm_audit.decode.limits import Fault, fault_of, rows_that_fit
 from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
-from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, shapes_so_far
+from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, join_logs, shapes_so_far
 from dllm_audit.errors import AuditError, DeviceError, Interrupted, ModelError, OutOfMemory, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, Stopwatch, timer_for
 from dllm_audit.measure.steady import compiled_graphs
@@ -153,8 +153,8 @@ class RecipeSession:
             groups.setdefault(recipe, []).append(Prepared(request, recipe, gen_length, row.length, arrival))
         logs: list[EngineLog] = []
         for recipe, group in groups.items():
-            logs.append(self._run_group(recipe, group, on_result, concurrency, traced, _join(logs), on_shapes))
-        return _join(logs)
+            logs.append(self._run_group(recipe, group, on_result, concurrency, traced, join_logs(logs), on_shapes))
+        return join_logs(logs)
 
     def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float]:
         """Seconds of one bare forward of each shape, measured now for about `seconds`. See decode.costs."""
@@ -200,7 +200,7 @@ class RecipeSession:
                     self._go_on_with_less_memory(group, fault, on_result)
                 return group.log()
             except KeyboardInterrupt:
-                raise Interrupted("Interrupted.", _join([before, group.log()])) from None
+                raise Interrupted("Interrupted.", join_logs([before, group.log()])) from None
 
     def _drive(self, group: _Group, on_result: OnResult, on_shapes: OnShapes | None) -> Fault | None:
         """Decode until no request is left, or until the machine refuses: then what it refused."""
@@ -461,27 +461,3 @@ def _generation(
         queue_seconds=watch.queued_seconds,
         **delivered,
     )
-
-
-def _join(logs: Sequence[EngineLog]) -> EngineLog:
-    """One log of several groups that ran one after the other."""
-    seconds: dict[str, float] = {}
-    for log in logs:
-        for label, value in log.seconds.items():
-            seconds[label] = seconds.get(label, 0.0) + value
-    return EngineLog(
-        tuple(shape for log in logs for shape in log.shapes),
-        sum(log.makespan_seconds for log in logs),
-        sum(log.store_seconds for log in logs),
-        seconds,
-        rows=max((log.rows for log in logs if log.rows is not None), default=None),
-        ramp_seconds=_sum_if_known([log.ramp_seconds for log in logs]),
-        drain_seconds=_sum_if_known([log.drain_seconds for log in logs]),
-        compiled_graphs=sum(log.compiled_graphs for log in logs),
-        notes=tuple(dict.fromkeys(note for log in logs for note in log.notes)),
-    )
-
-
-def _sum_if_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

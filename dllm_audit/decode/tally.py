@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,9 +50,14 @@ def shapes_so_far(tallies: Tallies, clock: Clock) -> tuple[ForwardShape, ...]:
 
 def shapes_since(now: Sequence[ForwardShape], before: Sequence[ForwardShape]) -> list[ForwardShape]:
     """What ran between two states of the same run. Shapes that several groups of requests share are one."""
+    return _summed(((1, now), (-1, before)))
+
+
+def _summed(parts: Iterable[tuple[int, Sequence[ForwardShape]]]) -> list[ForwardShape]:
+    """One shape for all that are alike, each counted with the sign of its part; those that add up to nothing are left out."""
     numbers: dict[tuple[str, int, int], list[float]] = {}
     counted: set[tuple[str, int, int]] = set()
-    for sign, shapes in ((1, now), (-1, before)):
+    for sign, shapes in parts:
         for shape in shapes:
             key = (shape.kind, shape.width, shape.rows)
             sums = numbers.setdefault(key, [0, 0.0, 0, 0, 0])
@@ -71,3 +76,27 @@ def engine_log(tallies: Tallies, clock: Clock) -> EngineLog:
     """What was run until now, read from the clock's marks."""
     clock.pause()
     return EngineLog(shapes_so_far(tallies, clock), clock.total, clock.paused_seconds, dict(clock.totals))
+
+
+def join_logs(logs: Sequence[EngineLog]) -> EngineLog:
+    """One log of what ran one after the other; what lay between belongs to none of it."""
+    seconds: dict[str, float] = {}
+    for log in logs:
+        for label, value in log.seconds.items():
+            seconds[label] = seconds.get(label, 0.0) + value
+    return EngineLog(
+        tuple(_summed((1, log.shapes) for log in logs)),
+        sum(log.makespan_seconds for log in logs),
+        sum(log.store_seconds for log in logs),
+        seconds,
+        rows=max((log.rows for log in logs if log.rows is not None), default=None),
+        ramp_seconds=_sum_if_known([log.ramp_seconds for log in logs]),
+        drain_seconds=_sum_if_known([log.drain_seconds for log in logs]),
+        compiled_graphs=sum(log.compiled_graphs for log in logs),
+        notes=tuple(dict.fromkeys(note for log in logs for note in log.notes)),
+    )
+
+
+def _sum_if_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
