@@ -89,7 +89,7 @@ def contained(task: Any) -> AbstractContextManager[tuple[Any, Counter[str]]]:
 
 @contextmanager
 def sandboxed(task: Any, limit_seconds: float = LIMIT_SECONDS) -> Iterator[tuple[Any, Counter[str]]]:
-    """A copy of lm-eval's `task` that scores in a sandbox, and why answers were stopped, with numbers.
+    """A copy of lm-eval's `task` that scores in a sandbox, and what stopped programs did, with their numbers.
 
     limit_seconds: for each text that is executed. Raises SandboxError when the sandbox does not start.
     """
@@ -171,7 +171,7 @@ class _Worker:
             said = self._ask(document, [_no_program(response) for response in responses])
         if "scores" not in said:
             name = self.task.config.task
-            problem = said.get("error") or f"{said.get('stopped')}, also without a program"
+            problem = said.get("error") or f"what is no program {said.get('stopped')}"
             raise SandboxError(
                 f"The answers of task {name!r} could not be scored: {problem}. "
                 "They are stored; --resume scores them again."
@@ -186,7 +186,7 @@ class _Worker:
             return self._receive(seconds + 60)
         except _Gone:
             self.start()
-            return {"stopped": "it ended the process that scored it"}
+            return {"stopped": "ended the process that scored it"}
 
     def _send(self, what: Start | Answer) -> None:
         assert self.process is not None

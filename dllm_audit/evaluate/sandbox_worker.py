@@ -175,7 +175,7 @@ def _reply(child: int, reading: int, limit_seconds: float) -> dict[str, Any]:
             break
         elif not is_open:
             time.sleep(0.05)
-    return {"stopped": "it ended the process that scored it" if ended else f"it ran for {limit_seconds:g} s"}
+    return {"stopped": "ended the process that scored it" if ended else f"ran for {limit_seconds:g} s"}
 
 
 def _line(said: bytes) -> dict[str, Any] | None:

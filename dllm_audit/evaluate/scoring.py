@@ -8,6 +8,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
+from dllm_audit.analysis.words import count
 from dllm_audit.errors import TaskError
 from dllm_audit.evaluate.prompts import TaskItem
 from dllm_audit.evaluate.sandbox import SandboxError, contained
@@ -89,7 +90,7 @@ def score(
                 "documents": len(documents),
             }
         )
-    notes = [f"Answers that were stopped, and are wrong, since {why}: {number}." for why, number in stopped.items()]
+    notes = [f"Stopped and wrong: {count(number, 'answer')} whose program {did}." for did, number in stopped.items()]
     return Scores(answers, metrics, notes)
 
 

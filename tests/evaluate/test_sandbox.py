@@ -69,10 +69,10 @@ WRONG = {
 }
 
 STOPPED = {
-    "loops": ("while True: pass", f"it ran for {LIMIT_SECONDS:g} s"),
-    "leaves": ("import os; os._exit(0)", "it ended the process that scored it"),
-    "kills_itself": ("import os; os.kill(os.getpid(), 9)", "it ended the process that scored it"),
-    "ends_the_interpreter": ("raise SystemExit(0)", "it ended the process that scored it"),
+    "loops": ("while True: pass", f"ran for {LIMIT_SECONDS:g} s"),
+    "leaves": ("import os; os._exit(0)", "ended the process that scored it"),
+    "kills_itself": ("import os; os.kill(os.getpid(), 9)", "ended the process that scored it"),
+    "ends_the_interpreter": ("raise SystemExit(0)", "ended the process that scored it"),
 }
 
 
@@ -219,7 +219,7 @@ def test_the_scores_of_a_task_come_from_the_sandbox_with_a_note_of_what_was_stop
     scores = score("programs", task, prompts, texts, unsafe=True)
     assert {a["doc_id"]: a["value"] for a in scores.answers} == {0: 1.0, 1: 0.0, 2: 0.0}
     assert [(m["metric"], round(m["value"], 6), m["documents"]) for m in scores.metrics] == [("passed", 0.333333, 3)]
-    assert scores.notes == ["Answers that were stopped, and are wrong, since it ended the process that scored it: 1."]
+    assert scores.notes == ["Stopped and wrong: 1 answer whose program ended the process that scored it."]
 
 
 def test_only_a_task_that_says_so_is_scored_in_a_sandbox():
