@@ -6,12 +6,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from dllm_audit.decode.cache import Window
 from dllm_audit.decode.fixed import FIXED_KINDS
+from dllm_audit.decode.likelihood import of_targets, read_logits
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas
 from dllm_audit.measure.clock import timer_for
@@ -81,5 +83,10 @@ class _Trial:
 
     def run(self) -> None:
         hidden = self.runner.run(self.slots, self.windows)
-        if len(self.rows):
+        if self.shape.kind == "score":
+            # Reading how likely tokens are belongs to such a forward.
+            read_logits(
+                partial(self.runner.logits, hidden, cfg_scale=0.0), self.rows, self.index, self.index, of_targets
+            )
+        elif len(self.rows):
             self.runner.logits(hidden, self.rows, self.index, 0.0)

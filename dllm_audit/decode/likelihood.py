@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,7 +112,10 @@ def score_answer(
     check_model(model.traits, settings)
     check_answer(model.traits, prompt_ids, answer_ids, settings)
     engine = ScoringEngine(model, settings, rows_of(model.traits, settings), len(prompt_ids) + len(answer_ids) + 1)
-    return drive(answer_steps(model.traits, prompt_ids, answer_ids, settings, seed), engine.run)
+    return drive(
+        answer_steps(model.traits, prompt_ids, answer_ids, settings, seed),
+        lambda asks: engine.run(engine.prepare(asks)),
+    )
 
 
 def suffix_greedy(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Fill:
@@ -126,7 +130,7 @@ def suffix_greedy(model: LoadedModel, prompt_ids: Sequence[int], answer_ids: Seq
     filling = _Filling(_Part(model.traits, prompt_ids, answer_ids, settings))
     with torch.inference_mode():
         while filling.goes_on:
-            filling.tell(*engine.run([filling.ask()]))
+            filling.tell(*engine.run(engine.prepare([filling.ask()])))
     return filling.fill
 
 
@@ -433,6 +437,27 @@ class _Filling:
         self.masked[0, where] = False
 
 
+class _Reading(NamedTuple):
+    """What is read of a forward in one way. chosen: places of its asks; sizes: how many positions each reads.
+
+    row, column, target: int64 [M] on the device, see `Ask`; rows are those of the forward.
+    """
+
+    chosen: tuple[int, ...]
+    sizes: tuple[int, ...]
+    proposes: bool
+    row: Tensor
+    column: Tensor
+    target: Tensor
+
+
+class Prepared(NamedTuple):
+    """A forward that is ready to run."""
+
+    windows: tuple[Window, ...]
+    readings: tuple[_Reading, ...]
+
+
 class ScoringEngine:
     """Runs what several answers ask for in one forward.
 
@@ -456,8 +481,8 @@ class ScoringEngine:
         """Whether the sequences of a forward must be equally long: what fills up a block is seen by the rest of it."""
         return self.attention == "block"
 
-    def run(self, asks: Sequence[Ask]) -> list[Reply]:
-        """One forward of every sequence in `asks`, and what each of them reads."""
+    def prepare(self, asks: Sequence[Ask]) -> Prepared:
+        """Everything that a forward of `asks` needs, on the device."""
         widths = [ask.tokens.shape[1] for ask in asks for _ in range(len(ask.tokens))]
         tokens = torch.zeros((len(widths), max(widths)), dtype=torch.int64)
         given = torch.zeros(tokens.shape, dtype=torch.bool)
@@ -471,37 +496,53 @@ class ScoringEngine:
             first = last
         self.canvas.tokens[: len(widths), : tokens.shape[1]] = tokens.to(self.device)
         self.canvas.given[: len(widths), : tokens.shape[1]] = given.to(self.device)
-        windows = [Window("score", 0, w, w, attention=self.attention, cached=False) for w in widths]
-        hidden = self.runner.run(list(range(len(widths))), windows, self.guided)
-
-        def read(chosen: Sequence[int], proposes: bool) -> Iterator[tuple[int, Reply]]:
-            if not chosen:
-                return
-            row = torch.cat([asks[n].row + starts[n] for n in chosen]).to(self.device)
-            column = torch.cat([asks[n].column for n in chosen]).to(self.device)
-            target = torch.cat([asks[n].target for n in chosen]).to(self.device)
-            token, value = [], []
-            for at in range(0, len(row), _HEAD_POSITIONS):
-                some = slice(at, at + _HEAD_POSITIONS)
-                logits = self.runner.logits(hidden, row[some], column[some], self.cfg_scale)
-                found = self._proposed(logits) if proposes else _of_targets(logits, target[some])
-                token.append(found.token)
-                value.append(found.value)
-            sizes = [len(asks[n].row) for n in chosen]
-            parts = zip(torch.cat(token).split(sizes), torch.cat(value).split(sizes), strict=True)
-            yield from zip(chosen, (Reply(*part) for part in parts), strict=True)
-
-        replies: dict[int, Reply] = {}
+        windows = tuple(Window("score", 0, w, w, attention=self.attention, cached=False) for w in widths)
+        readings = []
         for proposes in (False, True):
-            replies |= read([n for n, ask in enumerate(asks) if ask.proposes == proposes], proposes)
-        return [replies[n] for n in range(len(asks))]
+            chosen = tuple(n for n, ask in enumerate(asks) if ask.proposes == proposes)
+            if chosen:
+                places = (
+                    torch.cat([asks[n].row + starts[n] for n in chosen]),
+                    torch.cat([asks[n].column for n in chosen]),
+                    torch.cat([asks[n].target for n in chosen]),
+                )
+                sizes = tuple(len(asks[n].row) for n in chosen)
+                readings.append(_Reading(chosen, sizes, proposes, *(part.to(self.device) for part in places)))
+        return Prepared(windows, tuple(readings))
 
-    def _proposed(self, logits: Tensor) -> Reply:
+    def run(self, prepared: Prepared) -> list[Reply]:
+        """One forward, and what came out for each of the asks that were prepared, in their order."""
+        hidden = self.runner.run(range(len(prepared.windows)), prepared.windows, self.guided)
+        replies: dict[int, Reply] = {}
+        for reading in prepared.readings:
+            read = self._proposed if reading.proposes else of_targets
+            logits = partial(self.runner.logits, hidden, cfg_scale=self.cfg_scale)
+            found = read_logits(logits, reading.row, reading.column, reading.target, read)
+            parts = zip(*(part.split(list(reading.sizes)) for part in found), strict=True)
+            replies |= dict(zip(reading.chosen, (Reply(*part) for part in parts), strict=True))
+        return [replies[n] for n in range(len(replies))]
+
+    def _proposed(self, logits: Tensor, target: Tensor) -> Reply:
         proposals = self.greedy(logits, [], [])
         return Reply(proposals.token.cpu(), proposals.confidence.cpu().double())
 
 
-def _of_targets(logits: Tensor, target: Tensor) -> Reply:
+def read_logits(
+    logits_at: Callable[[Tensor, Tensor], Tensor],
+    row: Tensor,
+    column: Tensor,
+    target: Tensor,
+    read: Callable[[Tensor, Tensor], Reply],
+) -> Reply:
+    """What `read` makes of the logits at (row, column), [M] each, some of the positions at a time: all may not fit."""
+    parts = []
+    for at in range(0, len(row), _HEAD_POSITIONS):
+        some = slice(at, at + _HEAD_POSITIONS)
+        parts.append(read(logits_at(row[some], column[some]), target[some]))
+    return Reply(torch.cat([part.token for part in parts]), torch.cat([part.value for part in parts]))
+
+
+def of_targets(logits: Tensor, target: Tensor) -> Reply:
     """The likeliest token and the log-probability of each target; the latter in float64 on the host, as it is summed."""
     logits = logits.float()
     picked = logits.gather(1, target[:, None]).squeeze(1)

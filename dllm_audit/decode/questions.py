@@ -201,8 +201,9 @@ class QuestionSession:
         batch = [one for one in flying if not engine.one_width or one.width == flying[0].width]
         asks = [ask for one in batch for ask in one.asks]
         ids = [one.question.id for one in batch]
+        prepared = engine.prepare(asks)
         clock.mark("host", None)
-        replies = iter(engine.run(asks))
+        replies = iter(engine.run(prepared))
         interval = clock.mark("score", ids)
         width, rows = max(one.width for one in batch), sum(len(ask.tokens) for ask in asks)
         tally = tallies.setdefault(("score", width, rows), ShapeTally())

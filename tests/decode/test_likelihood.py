@@ -120,7 +120,8 @@ def test_an_estimate_is_unbiased_and_its_standard_error_is_its_spread():
     part = likelihood._Part(model.traits, PROMPT, answer, LikelihoodSettings())
     ask = part.ask(copies)
     with torch.inference_mode():
-        (reply,) = likelihood.ScoringEngine(model, LikelihoodSettings(), 127, 13).run([ask])
+        engine = likelihood.ScoringEngine(model, LikelihoodSettings(), 127, 13)
+        (reply,) = engine.run(engine.prepare([ask]))
     table = torch.zeros(128, dtype=torch.float64)
     table[(copies * 2 ** torch.arange(7)).sum(1)] = torch.zeros(127, dtype=torch.float64).index_add_(
         0, ask.row, reply.value
@@ -219,7 +220,8 @@ def test_the_windows_of_a_text_add_up_and_whether_it_is_greedy_is_not_asked(fami
     model, settings = model_of(family), LikelihoodSettings(exact=True)
     windows = [((5,), (17, 40, 33)), ((33,), (8, 21))]
     steps = text_steps(model.traits, windows, settings, 0)
-    found = likelihood.drive(steps, ScoringEngine(model, settings, 16, 8).run)
+    engine = ScoringEngine(model, settings, 16, 8)
+    found = likelihood.drive(steps, lambda asks: engine.run(engine.prepare(asks)))
     expected = sum(score(family, known, scored, exact=True).loglikelihood for known, scored in windows)
     assert found.loglikelihood == pytest.approx(expected, abs=1e-4)
     assert (found.exact, found.is_greedy) == (True, None)
