@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dllm_audit.errors import SettingError
+from dllm_audit.errors import SettingError, UsageError
+from dllm_audit.measure.load import LOADS, Load
 from dllm_audit.settings import LIKELIHOOD_SETTINGS, SETTINGS
 
 DEFAULT_DATABASE = "dllm-audit.duckdb"
@@ -24,6 +25,90 @@ database_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the same facts as JSON.")
+
+
+roofline_option = click.option(
+    "--roofline/--no-roofline",
+    default=True,
+    envvar="DLLM_AUDIT_ROOFLINE",
+    help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound "
+    "[default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
+)
+
+#: Far beyond any device; a number above it is a slip of the keyboard.
+MOST_IN_FLIGHT = 65_536
+
+
+def load_options(command: Callable) -> Callable:
+    """--concurrency, --load and --arrival-rate; see `concurrencies_of` and `loads_of`."""
+    for option in reversed(
+        (
+            click.option(
+                "--concurrency",
+                metavar="N[,N...]",
+                help="Requests in flight at most [default: 1; with --load offline: all of them].",
+            ),
+            click.option(
+                "--load",
+                type=click.Choice(LOADS),
+                help="When requests come: closed, each when a row is free for it; offline, all at once; open, at random "
+                "moments at --arrival-rate. In the last two they queue, and their clock runs meanwhile [default: closed].",
+            ),
+            click.option(
+                "--arrival-rate",
+                metavar="R[,R...]",
+                help="Requests that arrive per second (Poisson, seeded); implies --load open.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def loads_of(load: str | None, arrival_rate: str | None) -> list[Load]:
+    """The loads that --load and --arrival-rate mean: one, or one for each rate."""
+    if arrival_rate is None:
+        return [Load(load or "closed")]
+    try:
+        rates = [float(part) for part in arrival_rate.split(",")]
+    except ValueError:
+        raise UsageError(f"--arrival-rate {arrival_rate!r} is no list of numbers, such as 0.5,2.") from None
+    if len(set(rates)) != len(rates):
+        raise UsageError(f"--arrival-rate {arrival_rate} names one rate twice. Use --repeats to run it several times.")
+    return [Load(load or "open", rate) for rate in rates]
+
+
+def concurrencies_of(text: str | None, loads: Sequence[Load]) -> list[int]:
+    """The numbers of --concurrency; by default one, or as many as there are requests where all come at once."""
+    if text is None:
+        return [MOST_IN_FLIGHT if all(load.kind == "offline" for load in loads) else 1]
+    numbers = whole_numbers_of(text, "--concurrency")
+    if any(number < 1 for number in numbers):
+        raise UsageError(f"--concurrency {text}: at least one request must be in flight.")
+    if any(number > MOST_IN_FLIGHT for number in numbers):
+        raise UsageError(f"--concurrency {text}: at most {MOST_IN_FLIGHT} requests can be in flight.")
+    return numbers
+
+
+def names_of(text: str, option: str) -> list[str]:
+    """The names of a comma-separated list."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"{option} names nothing.")
+    if len(set(names)) != len(names):
+        raise UsageError(f"{option} {text} names one thing twice. Use --repeats to run it several times.")
+    return names
+
+
+def whole_numbers_of(text: str, option: str) -> list[int]:
+    """The numbers of a comma-separated list."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is no list of whole numbers, such as 1,4,8.") from None
+    if len(set(numbers)) != len(numbers):
+        raise UsageError(f"{option} {text} names one number twice. Use --repeats to run it several times.")
+    return numbers
 
 
 def engine_options(command: Callable) -> Callable:

@@ -36,7 +36,8 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
                 "model": cell.source.ref,
                 "task": cell.task_name,
                 "role": cell.role,
-                "concurrency": cell.concurrency,
+                "concurrency": min(cell.concurrency, requests) if cell.load.kind == "offline" else cell.concurrency,
+                "load": cell.load.as_dict(),
                 "repeat": cell.repeat,
                 "settings": dict(cell.given),
                 "requests": requests,
@@ -55,12 +56,13 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
         }
         click.echo(json.dumps(facts, indent=2))
         return
-    for number, run in enumerate(runs, 1):
+    for number, (run, cell) in enumerate(zip(runs, plan, strict=True), 1):
+        comes = f", {cell.load.words}" if cell.load.words else ""
         settings = " ".join(f"{k}={v}" for k, v in run["settings"].items())
         role = "" if run["role"] == "candidate" else f" ({run['role']})"
         click.echo(
             f"{number:>3}. {run['backend']}{role} on {run['task']} with {run['model']}: {run['requests']} requests, "
-            f"{run['concurrency']} in flight, repeat {run['repeat']} {settings}".rstrip()
+            f"{run['concurrency']} in flight{comes}, repeat {run['repeat']} {settings}".rstrip()
         )
     click.echo(f"\n{sum(run['requests'] for run in runs)} requests in {len(runs)} runs.")
     if total is None:

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dllm_audit.cli.opening import Choice, choose, installed, load
+from dllm_audit.cli.opening import choose, installed
 from dllm_audit.cli.options import (
     check_engine,
+    concurrencies_of,
     database_option,
     engine_options,
     given_settings,
     json_option,
+    load_options,
+    loads_of,
+    names_of,
+    roofline_option,
     setting_options,
 )
-from dllm_audit.cli.run_settings import check_against_tasks, check_settings, distinct_settings, variants_of
-from dllm_audit.cli.terminal import warn
-from dllm_audit.errors import AuditError, Interrupted, UsageError
+from dllm_audit.cli.progress import run_plan, say_failures
+from dllm_audit.cli.run_settings import (
+    check_against_tasks,
+    check_loads,
+    check_settings,
+    distinct_settings,
+    variants_of,
+)
+from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.summary import RunSummary
-    from dllm_audit.evaluate.execution import Cell, Progress
-    from dllm_audit.measure.roofline import DeviceSpeed
-    from dllm_audit.store.database import Store
-
-
-#: Far beyond any device; a number above it is a slip of the keyboard.
-MOST_IN_FLIGHT = 65_536
+    from dllm_audit.evaluate.execution import Cell
 
 
 @click.command(epilog="Example: dllm-audit run --backend dualcache,ar --task gsm_mini --limit 20 --threshold 0.9")
@@ -53,7 +58,7 @@ MOST_IN_FLIGHT = 65_536
     show_default=True,
     help="Render prompts with the model's chat template; auto: if it has one.",
 )
-@click.option("--concurrency", default="1", show_default=True, metavar="N[,N...]", help="Requests in flight.")
+@load_options
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each kind.")
 @click.option(
     "--baseline",
@@ -69,13 +74,7 @@ MOST_IN_FLIGHT = 65_536
     is_flag=True,
     help="Let tasks execute code that the model wrote, in a restricted subprocess.",
 )
-@click.option(
-    "--roofline/--no-roofline",
-    default=True,
-    envvar="DLLM_AUDIT_ROOFLINE",
-    help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound "
-    "[default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
-)
+@roofline_option
 @click.option(
     "--beside-generate/--no-beside-generate",
     default=True,
@@ -94,7 +93,9 @@ def command(
     limit: int | None,
     num_fewshot: int | None,
     chat_template: str,
-    concurrency: str,
+    concurrency: str | None,
+    load: str | None,
+    arrival_rate: str | None,
     repeats: int,
     baseline: str | None,
     baseline_model: str | None,
@@ -119,13 +120,14 @@ def command(
     mode = check_engine(engine)
     plugins = installed()
     given = given_settings(options)
-    choices = [choose(plugins, name, model) for name in _names(backends, "--backend")]
+    choices = [choose(plugins, name, model) for name in names_of(backends, "--backend")]
     base = None
     if baseline is not None:
         base = choose(plugins, baseline, baseline_model)
     elif baseline_model is not None:
         raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
-    concurrencies = _whole_numbers(concurrency, "--concurrency")
+    arrivals = loads_of(load, arrival_rate)
+    concurrencies = concurrencies_of(concurrency, arrivals)
     variants = variants_of(given)
     every = [*choices, *([base] if base else [])]
     for variant in variants:
@@ -137,23 +139,24 @@ def command(
     from dllm_audit.evaluate.prompts import asks_for_likelihoods
 
     loaded_tasks: dict[str, Any] = {}
-    for name in _names(tasks, "--task"):
+    for name in names_of(tasks, "--task"):
         loaded_tasks |= load_tasks(name, num_fewshot, allow_code_execution)
     scored = {name: asks_for_likelihoods(task) for name, task in loaded_tasks.items()}
     for variant in variants:
         check_against_tasks(every, variant, scored)
+    check_loads(arrivals, scored)
 
     def cells(repeat: int) -> list[Cell]:
         out = []
-        for task_name, task in loaded_tasks.items():
-            for n in concurrencies:
-                for choice in choices:
-                    for settings in distinct_settings(choice, variants, scored[task_name]):
-                        out.append(Cell(choice.backend, choice.source, task_name, task, settings, n, repeat))
-                for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
-                    assert base is not None
-                    cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline")
-                    out += [cell, replace(cell, role="control")]
+        for (task_name, task), comes, n in product(loaded_tasks.items(), arrivals, concurrencies):
+            for choice in choices:
+                for settings in distinct_settings(choice, variants, scored[task_name]):
+                    cell = Cell(choice.backend, choice.source, task_name, task, settings, n, repeat, load=comes)
+                    out.append(cell)
+            for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
+                assert base is not None
+                cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline", comes)
+                out += [cell, replace(cell, role="control")]
         return out
 
     plan = balanced_order([cells(repeat) for repeat in range(repeats)])
@@ -179,150 +182,15 @@ def command(
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
-        run_ids = _execute(plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
+        run_ids = run_plan(plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
         summaries = [summarise(store, run_id) for run_id in run_ids]
-    failed = sum(summary.failed for summary in summaries)
     if as_json:
         click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries]}, indent=2))
     else:
         click.echo(_table(summaries))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
-    if failed:
-        click.echo(
-            f"{failed} requests failed; they count as failures, not as wrong answers. See: dllm-audit show RUN",
-            err=True,
-        )
+    if say_failures(summaries):
         sys.exit(3)
-
-
-def _execute(
-    plan: Sequence[Cell], conditions: Any, store: Store, live: bool, roofline: bool, beside_generate: bool
-) -> list[str]:
-    from dllm_audit.evaluate.execution import execute
-    from dllm_audit.evaluate.library import LibraryObservations
-    from dllm_audit.measure.environment import describe, timing_hazards
-    from dllm_audit.models.loading import pick_device
-
-    for hazard in timing_hazards(describe(pick_device(conditions.device))):
-        click.echo(f"Warning: {hazard}", err=True)
-    models: dict[Path, tuple[Any, float]] = {}
-    speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
-    library = LibraryObservations() if beside_generate else None
-    run_ids: list[str] = []
-    ticker = _Ticker(live, len(plan))
-    for cell in plan:
-        if cell.source.folder not in models:
-            began = time.perf_counter()
-            loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype, conditions.engine)
-            if loaded.tokenizer is None:
-                raise UsageError(
-                    f"{cell.source.ref} has no tokenizer, and tasks are text. Put its tokenizer.json into the folder, "
-                    "or give token ids to: dllm-audit generate --requests FILE.jsonl"
-                )
-            models[cell.source.folder] = (loaded, time.perf_counter() - began)
-        ticker.next()
-        model, seconds = models[cell.source.folder]
-        kind = (model.device, model.dtype)
-        if roofline and kind not in speeds:
-            speeds[kind] = _device_speed(*kind)
-        try:
-            run_ids.append(
-                execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speeds.get(kind), library)
-            )
-        except (Interrupted, KeyboardInterrupt):
-            ticker.end()
-            raise Interrupted(
-                f"Interrupted. What had finished is kept in {store.path}; the same command with --resume goes on from there."
-            ) from None
-        except AuditError:
-            ticker.end()
-            raise
-        ticker.end()
-    return run_ids
-
-
-def _device_speed(device: Any, dtype: Any) -> DeviceSpeed | None:
-    """What the device can do at most, measured now; None with a warning where that cannot be."""
-    from dllm_audit.measure.roofline_device import measure_device
-
-    try:
-        return measure_device(device, dtype, str(device))
-    except AuditError as error:
-        warn(f"{error} The runs of this command have no share of the bound.")
-        return None
-
-
-class _Ticker:
-    """Progress on stderr: one line per run, redrawn between requests when stderr is a terminal."""
-
-    def __init__(self, live: bool, runs: int) -> None:
-        self.live = live
-        self.runs = runs
-        self.number = 0
-        self.last: Progress | None = None
-        self.drawn = 0.0
-
-    def next(self) -> None:
-        self.number += 1
-        self.last = None
-
-    def tell(self, progress: Progress) -> None:
-        self.last = progress
-        moment = time.perf_counter()
-        if self.live and moment - self.drawn > 0.2:
-            self.drawn = moment
-            click.echo("\r\033[K" + self._line(progress), nl=False, err=True)
-
-    def say(self, what: str) -> None:
-        """What goes on after the last request: shown at the end of the line, in place of the time that is left."""
-        if self.live and self.last is not None:
-            click.echo("\r\033[K" + self._line(self.last) + f", {what} ...", nl=False, err=True)
-
-    def end(self) -> None:
-        if self.last is not None:
-            click.echo(("\r\033[K" if self.live else "") + self._line(self.last), err=True)
-            self.last = None
-
-    def _line(self, progress: Progress) -> str:
-        cell = progress.cell
-        what = f"[{self.number}/{self.runs}] {cell.backend.name} on {cell.task_name}"
-        if cell.concurrency > 1:
-            what += f", {cell.concurrency} in flight"
-        if cell.role != "candidate":
-            what += f" ({cell.role})"
-        line = f"{what}: {progress.done}/{progress.planned} requests, {_clock(progress.seconds)}"
-        left = progress.planned - progress.done
-        if left and progress.seconds and progress.done:
-            line += f", about {_clock(progress.seconds / progress.done * left)} left"
-        return line + (f", {progress.failed} failed" if progress.failed else "")
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
-
-
-def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UsageError(f"{option} names nothing.")
-    if len(set(names)) != len(names):
-        raise UsageError(f"{option} {text} names one thing twice. Use --repeats to run it several times.")
-    return names
-
-
-def _whole_numbers(text: str, option: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is no list of whole numbers, such as 1,4,8.") from None
-    if len(set(numbers)) != len(numbers):
-        raise UsageError(f"{option} {text} names one number twice. Use --repeats to run it several times.")
-    if any(number < 1 for number in numbers):
-        raise UsageError(f"{option} {text}: at least one request must be in flight.")
-    if any(number > MOST_IN_FLIGHT for number in numbers):
-        raise UsageError(f"{option} {text}: at most {MOST_IN_FLIGHT} requests can be in flight.")
-    return numbers
 
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dllm_audit.settings import CORE_SETTINGS, LIKELIHOOD_SETTINGS
 
 if TYPE_CHECKING:
     from dllm_audit.cli.opening import Choice
+    from dllm_audit.measure.load import Load
 
 _OF_LIKELIHOODS = {setting.name: setting for setting in LIKELIHOOD_SETTINGS}
 _SETTINGS = {**CORE_SETTINGS, **_OF_LIKELIHOODS}
@@ -51,6 +52,16 @@ def check_against_tasks(choices: Sequence[Choice], given: Mapping[str, Any], sco
             raise SettingError(_out_of_place(name, choices, scored))
     for choice in choices if True in kinds else ():
         likelihoods_of(choice.backend).resolve_likelihoods(own_settings(choice, given, True))
+
+
+def check_loads(loads: Sequence[Load], scored: Mapping[str, bool]) -> None:
+    """Given answers are scored in a closed loop only. scored: by task, whether it asks for log-likelihoods."""
+    names = [name for name, likelihoods in scored.items() if likelihoods]
+    if names and any(load.kind != "closed" for load in loads):
+        raise UsageError(
+            f"{names[0]} asks for log-likelihoods, which are computed in a closed loop, where nobody queues. "
+            "Leave out --load and --arrival-rate."
+        )
 
 
 def own_settings(choice: Choice, given: Mapping[str, Any], scored: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit import __version__
 from dllm_audit.backend import Backend
-from dllm_audit.decode.tally import shapes_since
+from dllm_audit.decode.tally import join_logs, shapes_since
 from dllm_audit.errors import Interrupted
 from dllm_audit.evaluate.bench import SpeedWork
 from dllm_audit.evaluate.library import LibraryObservations, is_comparable
@@ -115,39 +115,87 @@ def execute(
     library: observes transformers beside an autoregressive run; None: nothing is.
     Raises Interrupted after Ctrl-C. With `conditions.resume`, goes on with the newest unfinished run of the same content.
     """
+    plan = plan_run(cell, model, conditions)
+    earlier = plan.earlier(store)
+    pending = plan.pending(store, earlier)
+    if earlier is not None and not pending:
+        return revisit(plan, store, earlier)
+    run = begin(plan, store, pending, earlier, load_seconds, speed)
+    with run.kept():
+        run.decode(pending, tell, plan.cell.load.arrivals([item.ordinal for item in pending], conditions.seed))
+        run.finish(say, library)
+    return run.run_id
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run before it begins: what it decodes, and what makes it the same run as another.
+
+    identity: everything that does, without times and paths.
+    """
+
+    cell: Cell
+    model: LoadedModel
+    conditions: Conditions
+    work: Decoding | Scoring
+    identity: Mapping[str, Any]
+
+    @property
+    def content_key(self) -> str:
+        """Address of the run by content."""
+        return _digest(json.dumps(self.identity, sort_keys=True))
+
+    def earlier(self, store: Store) -> dict[str, Any] | None:
+        """The run that is gone on with; None where a new one begins."""
+        return store.unfinished(self.content_key) if self.conditions.resume else None
+
+    def pending(self, store: Store, earlier: Mapping[str, Any] | None) -> list[Any]:
+        """What of the work `earlier` has not answered yet."""
+        stored = set() if earlier is None else {row["ordinal"] for row in store.answered(earlier["run_id"])}
+        return [item for item in self.work.items if item.ordinal not in stored]
+
+
+def plan_run(cell: Cell, model: LoadedModel, conditions: Conditions) -> RunPlan:
+    """Render what a cell decodes, and say what makes it what it is."""
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
     work = work_of(cell.backend, cell.task, cell.given, model, conditions.seed, chat, conditions.limit)
     # All at once are no more than there are.
     cell = replace(cell, concurrency=min(cell.concurrency, len(work.items))) if cell.load.kind == "offline" else cell
-    resolution = work.resolution
-    identity = _identity(cell, model, conditions, chat, work.items, resolution)
-    content_key = _digest(json.dumps(identity, sort_keys=True))
+    return RunPlan(cell, model, conditions, work, _identity(cell, model, conditions, chat, work.items, work.resolution))
 
-    earlier = store.unfinished(content_key) if conditions.resume else None
-    stored = {row["ordinal"] for row in store.answered(earlier["run_id"])} if earlier is not None else set()
-    pending = [item for item in work.items if item.ordinal not in stored]
-    if earlier is not None and not pending:
-        # Nothing is decoded again, but the answers are scored by what the task says now, and missing traces are made.
-        run_id = str(earlier["run_id"])
-        notes = _score(cell, conditions, work, store, run_id)
-        if notes:
-            store.set_manifest(
-                run_id, {**earlier["manifest"], "notes": [*earlier["manifest"].get("notes", []), *notes]}
-            )
-        _trace(work, store, run_id, conditions.trace)
-        store.end_run(run_id, "complete")
-        return run_id
-    warmed = _warm_up(work, pending, cell.concurrency)
+
+def revisit(plan: RunPlan, store: Store, earlier: Mapping[str, Any]) -> str:
+    """Take up a run of which nothing is left to decode: scored by what the task says now, its missing traces made."""
+    run_id = str(earlier["run_id"])
+    notes = _score(plan, store, run_id)
+    if notes:
+        store.set_manifest(run_id, {**earlier["manifest"], "notes": [*earlier["manifest"].get("notes", []), *notes]})
+    _trace(plan.work, store, run_id, plan.conditions.trace)
+    store.end_run(run_id, "complete")
+    return run_id
+
+
+def begin(
+    plan: RunPlan,
+    store: Store,
+    pending: Sequence[Any],
+    earlier: Mapping[str, Any] | None,
+    load_seconds: float,
+    speed: DeviceSpeed | None = None,
+) -> OpenRun:
+    """Warm up with the first of `pending`, then store that the run has begun, or that `earlier` goes on."""
+    cell, model, identity = plan.cell, plan.model, plan.identity
+    warmed = _warm_up(plan.work, pending, cell.concurrency)
     manifest: dict[str, Any] = {
         "dllm_audit": __version__,
         "code_commit": code_commit(),
-        "command": conditions.command,
+        "command": plan.conditions.command,
         "load_seconds": load_seconds,
         "environment": describe(model.device),
         "warm_up": warmed,
         "waivers": list(cell.backend.waivers),
         "notes": [],
-        **{name: identity[name] for name in ("model", "engine", "prompts", "seed")},
+        **{name: identity[name] for name in _SHOWN_OF_IDENTITY if name in identity},
         **_roofline(model, speed),
     }
     if earlier is not None:
@@ -163,12 +211,12 @@ def execute(
         store.begin_run(
             {
                 "run_id": run_id,
-                "invocation": conditions.invocation,
-                "content_key": content_key,
+                "invocation": plan.conditions.invocation,
+                "content_key": plan.content_key,
                 "backend": cell.backend.name,
                 "provenance": cell.backend.provenance,
                 "kind": cell.backend.kind,
-                "fidelity": resolution.settings.compat or "paper",
+                "fidelity": plan.work.resolution.settings.compat or "paper",
                 "model": cell.source.ref,
                 "task": cell.task_name,
                 "output_type": cell.task.OUTPUT_TYPE,
@@ -177,51 +225,151 @@ def execute(
                 "load": cell.load.kind,
                 "arrival_rate": cell.load.arrival_rate,
                 "repeat": cell.repeat,
-                "settings": resolution.as_dict(),
-                "setting_sources": dict(resolution.sources),
+                "settings": plan.work.resolution.as_dict(),
+                "setting_sources": dict(plan.work.resolution.sources),
                 "manifest": manifest,
-                "planned_requests": len(work.items),
+                "planned_requests": len(plan.work.items),
             }
         )
-    arrivals = cell.load.arrivals([item.ordinal for item in pending], conditions.seed)
-    try:
-        log, wall = _execute(cell, work, pending, arrivals, store, run_id, sitting, tell)
-        spent = {
-            "warm_up": sum(warmed["seconds"]),
-            "preparing": wall - log.makespan_seconds,
-            "storing": log.store_seconds,
-        }
+    done = len(plan.work.items) - len(pending)
+    return OpenRun(plan, store, run_id, sitting, manifest, done, {"warm_up": sum(warmed["seconds"])})
+
+
+@dataclass
+class OpenRun:
+    """A run that has begun: decode what is left, at once or in parts, then `finish`, all inside `kept`.
+
+    What lies between two parts belongs to nobody: no clock runs. manifest: what is known of the run so far.
+    done, failed: of all its requests. spent: seconds of what is outside the timed region. logs, wall_seconds: of the parts.
+    """
+
+    plan: RunPlan
+    store: Store
+    run_id: str
+    sitting: int
+    manifest: dict[str, Any]
+    done: int
+    spent: dict[str, float]
+    failed: int = 0
+    logs: list[EngineLog] = field(default_factory=list)
+    wall_seconds: float = 0.0
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever ends the block early, what the engine did is stored, and that the run ended so."""
+        try:
+            yield
+        except Interrupted as stop:
+            with _uninterrupted():
+                if stop.log is not None:
+                    self.logs.append(stop.log)
+                self._keep_log("interrupted")
+            raise
+        except BaseException as error:
+            with _uninterrupted():
+                self._keep_log("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            raise
+
+    def _keep_log(self, status: str) -> None:
+        if self.logs:
+            log = join_logs(self.logs)
+            self.store.add_log(self.run_id, self.sitting, log)
+            if log.notes:
+                notes = [*self.manifest["notes"], *log.notes]
+                self.store.set_manifest(self.run_id, {**self.manifest, "notes": list(dict.fromkeys(notes))})
+        self.store.end_run(self.run_id, status)
+
+    def decode(
+        self, items: Sequence[Any], tell: Callable[[Progress], None], arrivals: Sequence[float] | None = None
+    ) -> None:
+        """Run `items` and store each as it ends, its clock going on from the part before."""
+        cell, work = self.plan.cell, self.plan.work
+        by_ordinal = {item.ordinal: item for item in items}
+        before = sum(log.makespan_seconds for log in self.logs)
+        outside = 0.0
+        shapes: Sequence[ForwardShape] = ()
+        unstored: Sequence[ForwardShape] = ()
+        began = time.perf_counter()
+
+        def progress() -> Progress:
+            seconds = before + time.perf_counter() - began
+            return Progress(cell, self.done, len(work.items), self.failed, seconds)
+
+        tell(progress())
+
+        def note(so_far: Sequence[ForwardShape]) -> None:
+            nonlocal shapes, unstored, outside
+            noted = time.perf_counter()
+            shapes, unstored = so_far, shapes_since(so_far, shapes)
+            outside += time.perf_counter() - noted
+
+        def keep(result: Generation | ScoredAnswer | Failure) -> None:
+            nonlocal outside, unstored
+            handed_over = time.perf_counter()
+            item = by_ordinal[int(result.id)]
+            if not isinstance(result, Failure):
+                result = replace(result, elapsed_seconds=before + result.elapsed_seconds)
+            with _uninterrupted():
+                self.store.add_result(
+                    self.run_id,
+                    item.ordinal,
+                    self.sitting,
+                    item.key,
+                    item.doc_id,
+                    item.prompt,
+                    item.prompt_sha256,
+                    result,
+                    *stored_beside(item),
+                    unstored,
+                )
+                unstored = ()
+            self.done += 1
+            self.failed += isinstance(result, Failure)
+            tell(progress())
+            outside += time.perf_counter() - handed_over
+
+        started = time.perf_counter()
+        self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
+        self.wall_seconds += time.perf_counter() - started - outside
+
+    def finish(self, say: Callable[[str], None], library: LibraryObservations | None, **found: Any) -> None:
+        """Score the answers, close the books, trace the first requests, and store how it ended.
+
+        found: what else goes into the manifest.
+        """
+        store, work, run_id, manifest = self.store, self.plan.work, self.run_id, self.manifest
+        log = join_logs(self.logs)
+        store.add_log(run_id, self.sitting, log)
+        # It is stored: whatever comes now, it is not stored again.
+        self.logs.clear()
+        manifest |= found
+        spent = self.spent | {"preparing": self.wall_seconds - log.makespan_seconds, "storing": log.store_seconds}
         with _timed(spent, "scoring"):
-            manifest["notes"] += [*log.notes, *_score(cell, conditions, work, store, run_id)]
+            manifest["notes"] += [*log.notes, *_score(self.plan, store, run_id)]
         say("measuring what its forwards cost")
         with _timed(spent, "books"):
             # Guidance runs two halves in one forward, which the separate measurement does not do.
-            books = None if resolution.settings.cfg_scale else close_books(log, wall, work.session.forward_costs)
+            guided = work.resolution.settings.cfg_scale
+            books = None if guided else close_books(log, self.wall_seconds, work.session.forward_costs)
         if books is not None:
-            manifest["books"] = {**books.as_dict(), "sitting": sitting}
-        if conditions.trace and isinstance(work, Decoding):
+            manifest["books"] = {**books.as_dict(), "sitting": self.sitting}
+        trace = self.plan.conditions.trace
+        if trace and isinstance(work, Decoding):
             say("tracing its first requests")
         with _timed(spent, "tracing"):
-            manifest["notes"] += _trace(work, store, run_id, conditions.trace)
-        if library and "library" not in manifest and isinstance(work, Decoding) and is_comparable(cell):
+            manifest["notes"] += _trace(work, store, run_id, trace)
+        if library and "library" not in manifest and isinstance(work, Decoding) and is_comparable(self.plan.cell):
             say("holding it against transformers' generate")
             with _timed(spent, "library"):
-                manifest["library"] = library.beside(cell, work, model)
-        manifest["outside_seconds"] = {**spent, "sitting": sitting}
+                manifest["library"] = library.beside(self.plan.cell, work, self.plan.model)
+        manifest["outside_seconds"] = {**spent, "sitting": self.sitting}
         store.set_manifest(run_id, manifest)
-    except Interrupted as stop:
-        with _uninterrupted():
-            if stop.log is not None and stop.log.notes:
-                store.set_manifest(run_id, {**manifest, "notes": [*manifest["notes"], *stop.log.notes]})
-            store.end_run(run_id, "interrupted")
-        raise
-    except BaseException as error:
-        with _uninterrupted():
-            store.end_run(run_id, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    failed = any(row["error_type"] for row in store.requests(run_id))
-    store.end_run(run_id, "failed" if failed else "complete")
-    return run_id
+        failed = any(row["error_type"] for row in store.requests(run_id))
+        store.end_run(run_id, "failed" if failed else "complete")
+
+
+#: Of what makes a run the same run, what its manifest shows; the rest are columns of their own.
+_SHOWN_OF_IDENTITY = ("model", "engine", "prompts", "seed", "sequential")
 
 
 def _roofline(model: LoadedModel, speed: DeviceSpeed | None) -> dict[str, Any]:
@@ -319,71 +467,12 @@ def _warm_up(work: Decoding | Scoring, pending: Sequence[TaskItem], concurrency:
     return warm_up(lambda: work.warm_up(items, concurrency), what).as_dict()
 
 
-def _execute(
-    cell: Cell,
-    work: Decoding | Scoring,
-    pending: Sequence[TaskItem],
-    arrivals: Sequence[float] | None,
-    store: Store,
-    run_id: str,
-    sitting: int,
-    tell: Callable[[Progress], None],
-) -> tuple[EngineLog, float]:
-    """Run what is pending. Returns the engine's log and the wall seconds by an outside clock, storing left out."""
-    planned = len(work.items)
-    done, failed, outside = planned - len(pending), 0, 0.0
-    shapes: Sequence[ForwardShape] = ()
-    unstored: Sequence[ForwardShape] = ()
-    began = time.perf_counter()
-    tell(Progress(cell, done, planned, failed, 0.0))
-
-    def note(so_far: Sequence[ForwardShape]) -> None:
-        nonlocal shapes, unstored, outside
-        noted = time.perf_counter()
-        shapes, unstored = so_far, shapes_since(so_far, shapes)
-        outside += time.perf_counter() - noted
-
-    def keep(result: Generation | ScoredAnswer | Failure) -> None:
-        nonlocal done, failed, outside, unstored
-        handed_over = time.perf_counter()
-        item = work.items[int(result.id)]
-        with _uninterrupted():
-            store.add_result(
-                run_id,
-                item.ordinal,
-                sitting,
-                item.key,
-                item.doc_id,
-                item.prompt,
-                item.prompt_sha256,
-                result,
-                *stored_beside(item),
-                unstored,
-            )
-            unstored = ()
-        done += 1
-        failed += isinstance(result, Failure)
-        tell(Progress(cell, done, planned, failed, time.perf_counter() - began))
-        outside += time.perf_counter() - handed_over
-
-    try:
-        started = time.perf_counter()
-        log = work.run(pending, keep, cell.concurrency, note, arrivals)
-        wall = time.perf_counter() - started - outside
-    except Interrupted as stop:
-        if stop.log is not None:
-            with _uninterrupted():
-                store.add_log(run_id, sitting, stop.log)
-        raise
-    store.add_log(run_id, sitting, log)
-    return log, wall
-
-
-def _score(cell: Cell, conditions: Conditions, work: Decoding | Scoring, store: Store, run_id: str) -> list[str]:
+def _score(plan: RunPlan, store: Store, run_id: str) -> list[str]:
+    cell, work = plan.cell, plan.work
     if isinstance(cell.task, SpeedWork):
         return []
     found = {row["ordinal"]: work.answer(row) for row in store.answered(run_id)}
-    scores = score(cell.task_name, cell.task, work.items, found, unsafe=conditions.allow_code)
+    scores = score(cell.task_name, cell.task, work.items, found, unsafe=plan.conditions.allow_code)
     store.add_scores(run_id, scores.answers, scores.metrics)
     return scores.notes
 

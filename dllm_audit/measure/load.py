@@ -41,6 +41,11 @@ class Load:
         if self.arrival_rate is not None and not (isfinite(self.arrival_rate) and self.arrival_rate > 0):
             raise UsageError(f"arrival_rate={self.arrival_rate:g}: requests must arrive at a rate above 0 per second.")
 
+    @property
+    def words(self) -> str:
+        """What to say of it beside the concurrency: nothing of a closed loop."""
+        return load_words(self.kind, self.arrival_rate)
+
     def arrivals(self, ordinals: Iterable[int], seed: int) -> tuple[float, ...] | None:
         """Seconds after the start at which the requests of these places arrive, in their order; None in a closed loop.
 
@@ -61,3 +66,10 @@ class Load:
 
 
 CLOSED = Load()
+
+
+def load_words(kind: str, arrival_rate: float | None) -> str:
+    """A load in words, as stored: "offline", "2 arrivals/s"; nothing of a closed loop."""
+    if kind == "open" and arrival_rate is not None:
+        return f"{arrival_rate:g} arrivals/s"
+    return "" if kind == "closed" else kind
