@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.stats import t as student
 
-from dllm_audit.analysis.baseline import Strength, strength_of
 from dllm_audit.analysis.agreement import Agreement, no_agreement, token_agreement
+from dllm_audit.analysis.baseline import Strength, strength_of
+from dllm_audit.analysis.bounds import Decomposition, decompose
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
 from dllm_audit.analysis.references import control_of
-from dllm_audit.analysis.repeats import RepeatGroup, group_repeats, repeated_speed, repeated_time, repeats_of
+from dllm_audit.analysis.repeats import (
+    RepeatGroup,
+    group_repeats,
+    paired_repeats,
+    repeated_speed,
+    repeated_time,
+    repeats_of,
+)
 from dllm_audit.analysis.rows import without_damaged
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
@@ -93,6 +101,7 @@ class Comparison:
     characters: the same as speed, in characters, which tokenizers do not touch. length: answered characters of the
     candidate over those of the baseline.
     control: speed of the same configuration against itself, where that was run; None otherwise.
+    decomposition: where the speed comes from, over the whole runs that it was taken from.
     strength: how strong the baseline is, where it is autoregressive; None otherwise.
     identical: whether both sides answered every common document with the same text. agreement: how far their tokens are the
     same, which means something for two decoders of one model.
@@ -114,6 +123,7 @@ class Comparison:
     quality: QualityComparison | None
     manifests: ManifestDifference
     control: float | None
+    decomposition: Decomposition
     strength: Strength | None
     identical: bool
     agreement: Agreement
@@ -267,9 +277,11 @@ def compare_rows(
     speed = _speed(candidate, baseline, pairs, *((_SCORED, "requests") if scored else ("answered_tokens", "tokens")))
     over_repeats = repeated_speed(*repeats) if repeats and pairs else None
     timed = [candidate, baseline]
+    decomposed: Sequence[tuple[RunSummary, RunSummary]] = [(candidate, baseline)]
     if repeats and over_repeats is not None and (over_repeats.has_interval or not speed.has_interval):
         speed = over_repeats
         timed = [side for group in repeats for side in group]
+        decomposed = paired_repeats(*repeats)
     speed, doubts = with_doubt(speed, timed)
     given = Figure(None, "x", "derived", reason="not applicable: both sides scored the same given answers")
     characters = given
@@ -315,6 +327,7 @@ def compare_rows(
         quality=quality,
         manifests=manifests,
         control=control,
+        decomposition=decompose([ours for ours, _ in decomposed], [theirs for _, theirs in decomposed]),
         strength=strength,
         identical=identical,
         agreement=_agreement(candidate, baseline, pairs),
@@ -328,11 +341,10 @@ def compare_rows(
 
 
 def _agreement(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair]) -> Agreement:
-    ours, theirs = ((side.run["model"], side.model_facts.get("tokenizer_sha256")) for side in (candidate, baseline))
     if candidate.likelihoods is not None:
         return no_agreement("not applicable: given answers were scored, so no token was decoded")
-    if ours[0] != theirs[0] and (ours[1] is None or ours[1] != theirs[1]):
-        return no_agreement("not applicable: the two models may have different tokens")
+    if candidate.run["model"] != baseline.run["model"]:
+        return no_agreement("not applicable: two models answer in words of their own")
     return token_agreement(pairs)
 
 

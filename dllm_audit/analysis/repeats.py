@@ -69,6 +69,12 @@ def repeated_pace(summaries: Sequence[RunSummary]) -> Figure:
     return _figure(found.ratio, found.low, found.high, first.unit, "measured", len(batches))
 
 
+def paired_repeats(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> list[tuple[RunSummary, RunSummary]]:
+    """The repeats of two configurations that have the same number, and so were interleaved."""
+    by_number = {summary.run["repeat"]: summary for summary in theirs}
+    return [(summary, by_number[summary.run["repeat"]]) for summary in ours if summary.run["repeat"] in by_number]
+
+
 def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Speed of one configuration over another, repeat by repeat; None where fewer than two repeats can be paired."""
     return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value))
@@ -85,9 +91,7 @@ def _over_repeats(
     amounts: Callable[[RunSummary], tuple[int, float | None]],
 ) -> Figure | None:
     """A ratio of rates of work over time; `amounts` gives the work and the seconds of one run."""
-    by_number = {summary.run["repeat"]: summary for summary in theirs}
-    pairs = [(summary, by_number[summary.run["repeat"]]) for summary in ours if summary.run["repeat"] in by_number]
-    found = [tuple(map(amounts, pair)) for pair in pairs]
+    found = [tuple(map(amounts, pair)) for pair in paired_repeats(ours, theirs)]
     batches = [[Batch(work, seconds or 0.0) for work, seconds in pair] for pair in found if all(map(all, pair))]
     if len(batches) < 2:
         return None
