@@ -68,6 +68,12 @@ WIDER_SAMPLE = 4
 MOST_DOCUMENTS = 1_000_000
 """Beyond so many documents a difference is as good as none."""
 
+EACH_FOR_ITSELF = (
+    "Each interval stands for itself: of many at 95 %, one in twenty misses by chance. Margins tested together are held to a "
+    "false discovery rate of 5 %."
+)
+"""How verdicts are to be read where there are several of them."""
+
 TIMED = ("speed ratio", "time ratio", "throughput")
 """Quantities that are taken from the clock."""
 

@@ -61,8 +61,8 @@ def list_claims(
 ) -> None:
     """List claims: what is claimed, how much the source discloses, how many traps it walks into.
 
-    Disclosure is the share of the fields behind the four questions that the source fills; what could not be read is left
-    out of it. With --min-score or --max-score, claims of which nothing could be judged are left out.
+    Disclosure is the share that the source fills of the fields behind the four questions that can be judged, with their
+    number: what could not be read is left out of it. With --min-score or --max-score, claims of which nothing could be judged are left out.
     """
     from dllm_audit.claims.dossier import examine, summary_facts
 
@@ -90,7 +90,7 @@ def list_claims(
     rows: list[tuple[str, ...]] = [("claim", "system", "kind", "value", "disclosed", "traps")]
     for dossier in found:
         facts, share = summary_facts(dossier), dossier.score.share
-        disclosed = "-" if share is None else f"{share * 100:.0f} %"
+        disclosed = "-" if share is None else f"{share * 100:.0f} % of {dossier.score.judged_fields}"
         rows.append(
             (
                 facts["id"],
@@ -259,7 +259,7 @@ def check(
     A recipe names the runs to compare, the quantity and where it must lie. Recipes on the embedded models show the
     mechanism behind a claim, never the speed of a GPU. Each verdict lists its runs, its rule and its numbers.
     """
-    from dllm_audit.claims.verdicts import check_claims
+    from dllm_audit.claims.verdicts import EACH_FOR_ITSELF, check_claims
     from dllm_audit.store.database import Store
 
     if (limit or device or allow_code_execution or allow_task_files) and not make_runs:
@@ -284,7 +284,12 @@ def check(
     else:
         checks = check_claims(claims, None, database, model, baseline_model)
     if as_json:
-        facts = {"database": str(database), "checks": [found.as_dict() for found in checks], "left_out": left_out}
+        facts = {
+            "database": str(database),
+            "checks": [found.as_dict() for found in checks],
+            "left_out": left_out,
+            "note": EACH_FOR_ITSELF,
+        }
         say_json(facts, indent=2)
     else:
         more = [] if folder is None else ["--claims", str(folder)]
@@ -378,6 +383,8 @@ def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) ->
 
     more: the options with which the command that makes runs finds the same claims and results.
     """
+    from dllm_audit.claims.verdicts import EACH_FOR_ITSELF
+
     shown = [found for found in checks if not (brief and found.verdict == "not comparable here" and not found.runs)]
     if brief:
         order = ["contradicted", "not reproduced", "undecided", "reproduced with a caveat", "reproduced"]
@@ -405,6 +412,8 @@ def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) ->
         lines.append("")
     counts = Counter(str(found.verdict) for found in checks)
     lines.append("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) + ".")
+    if sum(found.obstacle is None for found in checks) > 1:
+        lines.append(EACH_FOR_ITSELF)
     if any(found.embedded for found in shown):
         lines.append(
             "[mechanism]: shown by small models on this machine; it says something of the cause, nothing of a GPU's speed."

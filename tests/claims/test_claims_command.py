@@ -28,9 +28,9 @@ def call(*arguments, status=0):
 
 def test_list_is_a_table_with_disclosure_and_traps(folder):
     assert call("list", "--claims", folder).stdout == (
-        "claim         system   kind        value       disclosed  traps\n"
-        "honest-sweep  Example  speedup     1.8x        100 %      0\n"
-        "spoiled       Example  throughput  4000 tok/s  100 %      1\n"
+        "claim         system   kind        value       disclosed    traps\n"
+        "honest-sweep  Example  speedup     1.8x        100 % of 11  0\n"
+        "spoiled       Example  throughput  4000 tok/s  100 % of 7   1\n"
     )
 
 

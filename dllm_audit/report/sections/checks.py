@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dllm_audit.claims.verdicts import Check, Number, Obstacle, Verdict
+from dllm_audit.claims.verdicts import EACH_FOR_ITSELF, Check, Number, Obstacle, Verdict
 from dllm_audit.report.formats import number
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class ChecksSection:
     without: tuple[CheckCard, ...]
     obstacles: tuple[ObstacleRow, ...]
     claims: int
+    note: str = EACH_FOR_ITSELF
 
     @property
     def unjudged(self) -> int:
