@@ -85,8 +85,7 @@ class _Trial:
         hidden = self.runner.run(self.slots, self.windows)
         if self.shape.kind == "score":
             # Reading how likely tokens are belongs to such a forward.
-            read_logits(
-                partial(self.runner.logits, hidden, cfg_scale=0.0), self.rows, self.index, self.index, of_targets
-            )
+            logits = partial(self.runner.logits, hidden, cfg_scale=0.0)
+            read_logits(logits, self.rows, self.index, torch.zeros_like(self.index), of_targets)
         elif len(self.rows):
             self.runner.logits(hidden, self.rows, self.index, 0.0)
