@@ -13,7 +13,7 @@ from dllm_audit.decode.loop import seed_of
 from dllm_audit.decode.questions import QuestionSession
 from dllm_audit.errors import Interrupted, UsageError
 from dllm_audit.models.loading import find_model, load_model
-from dllm_audit.records import Failure, Question, ScoredAnswer
+from dllm_audit.records import Failure, ForwardShape, Question, ScoredAnswer
 
 FAMILIES = ("llama", "llada", "dream", "llada-moe", "llama-block")
 
@@ -196,6 +196,9 @@ def test_forwards_of_scoring_can_be_measured_apart():
         costs = session.forward_costs(log.shapes, 0.01)
         assert len(costs) == len(log.shapes)
         assert all(cost > 0 for cost in costs)
+    # More positions than the vocabulary has tokens, and than the head sees at once.
+    wide = ForwardShape("score", 700, 1, 1, 1.0, decided=650, keys=700)
+    assert QuestionSession(model_of("dream"), LikelihoodSettings()).forward_costs([wide], 0.01)[0] > 0
 
 
 # -- texts --
