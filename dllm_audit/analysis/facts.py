@@ -11,11 +11,13 @@ from dllm_audit.analysis.labels import label
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dllm_audit.analysis.agreement import Agreement
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.likelihoods import Likelihoods
     from dllm_audit.analysis.manifests import Difference
     from dllm_audit.analysis.pairing import Comparison
     from dllm_audit.analysis.summary import RunSummary
+    from dllm_audit.analysis.text_quality import TextQuality
 
 
 def figure_facts(figure: Figure) -> dict[str, Any]:
@@ -36,6 +38,41 @@ def likelihood_facts(found: Likelihoods | None) -> dict[str, Any] | None:
         "total": figure_facts(found.total),
         "undecided": {metric: figure_facts(figure) for metric, figure in found.undecided.items()},
     }
+
+
+def text_facts(found: TextQuality | None) -> dict[str, Any] | None:
+    """How the answers of a run read; None for a run that scored given answers."""
+    if found is None:
+        return None
+    code = found.code
+    return {
+        "adjacent_repeats": figure_facts(found.adjacent_repeats),
+        "unique_bigrams": figure_facts(found.unique_bigrams),
+        "degenerate": figure_facts(found.degenerate),
+        "degenerate_kinds": dict(found.degenerate_kinds),
+        "code": None
+        if code is None
+        else {
+            "programs": code.programs,
+            "syntax_errors": figure_facts(code.syntax_errors),
+            "undefined_names": figure_facts(code.undefined_names),
+            "names": list(code.names),
+        },
+        "perplexity": [
+            {
+                "reference": each.reference,
+                "figure": figure_facts(each.figure),
+                "answers": each.answers,
+                "left_out": each.left_out,
+            }
+            for each in found.perplexities
+        ],
+    }
+
+
+def agreement_facts(found: Agreement) -> dict[str, Any]:
+    """How far two runs give the same tokens."""
+    return {"tokens": figure_facts(found.tokens), "answers": figure_facts(found.answers)}
 
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:
@@ -88,6 +125,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
             }
             for m in summary.metrics
         ],
+        "text_quality": text_facts(summary.text),
         "likelihoods": likelihood_facts(summary.likelihoods),
         "conventions": [
             {"id": c.id, "formula": c.formula, "rate": figure_facts(c.rate), "inflation": c.inflation, "hides": c.hides}
@@ -137,6 +175,7 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "drift": [_difference(d) for d in comparison.manifests.drift],
         "attributable": comparison.attributable,
         "identical_answers": comparison.identical,
+        "agreement": agreement_facts(comparison.agreement),
         "unfinished": comparison.unfinished,
         "caveats": list(comparison.caveats),
         "faster_and_not_worse": comparison.faster_and_not_worse,

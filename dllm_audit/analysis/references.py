@@ -112,3 +112,16 @@ def _nearest(run: Run, runs: Sequence[Run], fits: Callable[[Run], bool]) -> Run 
         ),
         default=None,
     )
+
+
+#: What a run is held against, in words.
+AGAINST_AR = "the autoregressive model"
+AGAINST_ONE_TOKEN = "one token per step, same model"
+AGAINST_UNCACHED = "the same decoder without a cache"
+
+#: How each is found. The last two are of the same model, so tokens compare too.
+REFERENCES: Mapping[str, Callable[[Run, Sequence[Run]], Run | None]] = {
+    AGAINST_AR: autoregressive_reference,
+    AGAINST_ONE_TOKEN: one_token_reference,
+    AGAINST_UNCACHED: uncached_reference,
+}

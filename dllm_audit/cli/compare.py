@@ -68,6 +68,11 @@ def _words(found: Comparison) -> str:
         ]
     if found.identical:
         lines.append(f"  identical answers: all {found.documents} texts are the same on both sides")
+    elif found.agreement.tokens.value is not None and found.agreement.answers.value is not None:
+        lines.append(
+            f"  the same tokens in {_share(found.agreement.tokens)} of the positions, the same answer in "
+            f"{_share(found.agreement.answers)} of the documents"
+        )
     for quality in found.qualities:
         lines.append(
             one_line(f"  {quality.label}: {_quality(quality.candidate)} against {_quality(quality.baseline)}", 400)
@@ -97,6 +102,13 @@ def _said(figure: Figure) -> tuple[str, str]:
         return "unknown", figure.reason
     note = f"{figure.low:.3f} to {figure.high:.3f} (95 %, {figure.basis})" if figure.has_interval else figure.reason
     return f"{figure.value:.3f}x", note
+
+
+def _share(figure: Figure) -> str:
+    """A share in words, with its interval where it has one."""
+    assert figure.value is not None
+    ends = f" ({figure.low:.1%} to {figure.high:.1%})" if figure.has_interval else ""
+    return f"{figure.value:.1%}{ends}"
 
 
 def _quality(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from dllm_audit.errors import UsageError
 if TYPE_CHECKING:
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.likelihoods import Likelihoods
+    from dllm_audit.analysis.pairing import Comparison
     from dllm_audit.analysis.summary import RunSummary
+    from dllm_audit.analysis.text_quality import TextQuality
     from dllm_audit.store.database import Store
 
 
@@ -27,23 +29,34 @@ if TYPE_CHECKING:
 @json_option
 def command(run: str, requests: bool, trace: int | None, database: Path, as_json: bool) -> None:
     """Show one run: settings, counts, figures, metrics, where the time goes. RUN is an id or its beginning."""
-    from dllm_audit.analysis.facts import request_facts, run_facts
+    from dllm_audit.analysis.facts import agreement_facts, figure_facts, request_facts, run_facts
     from dllm_audit.analysis.summary import summarise
     from dllm_audit.store.database import Store
 
     with Store.open(database) as store:
         summary = summarise(store, run)
+        references = _references(store, summary)
         rows = store.requests(summary.run_id) if requests else []
         steps = None if trace is None else _steps(store, summary, trace)
     if as_json:
         facts = run_facts(summary)
+        facts["references"] = [
+            {
+                "against": against,
+                "run_id": found.baseline.run_id,
+                "documents": found.documents,
+                "agreement": agreement_facts(found.agreement),
+                "quality_difference": None if found.quality is None else figure_facts(found.quality.difference),
+            }
+            for against, found in references.items()
+        ]
         if requests:
             facts["request_rows"] = [request_facts(row) for row in rows]
         if steps is not None:
             facts["trace"] = steps
         click.echo(json.dumps(facts, indent=2, default=str))
         return
-    for part in _parts(summary):
+    for part in _parts(summary, references):
         click.echo(part + "\n")
     if requests:
         click.echo((_requests(rows) if summary.likelihoods is None else _scored_requests(rows)) + "\n")
@@ -51,11 +64,28 @@ def command(run: str, requests: bool, trace: int | None, database: Path, as_json
         click.echo(_trace(steps))
 
 
-def _parts(summary: RunSummary) -> list[str]:
+def _references(store: Store, summary: RunSummary) -> dict[str, Comparison]:
+    """The run against those of the same model that say what committing together, and a cache, changed."""
+    from dllm_audit.analysis.pairing import Comparisons
+    from dllm_audit.analysis.references import AGAINST_ONE_TOKEN, AGAINST_UNCACHED, REFERENCES
+
+    runs = store.runs()
+    found = {against: REFERENCES[against](summary.run, runs) for against in (AGAINST_ONE_TOKEN, AGAINST_UNCACHED)}
+    comparisons = Comparisons(store, runs, [summary])
+    return {
+        against: comparisons.compare(summary.run_id, str(reference["run_id"]))
+        for against, reference in found.items()
+        if reference is not None and summary.likelihoods is None
+    }
+
+
+def _parts(summary: RunSummary, references: Mapping[str, Comparison]) -> list[str]:
     """The text, section by section."""
     parts = [_head(summary), _settings(summary), _figures(summary)]
     if summary.metrics:
         parts.append(_metrics(summary))
+    if summary.text is not None:
+        parts.append(_text(summary.text, references))
     parts += [_latency(summary), _time(summary), _bound(summary)]
     if summary.conventions:
         parts.append(_conventions(summary))
@@ -163,6 +193,48 @@ def _metrics(summary: RunSummary) -> str:
             note += f"; no answer found in {metric.extraction_failures.value:.1%}"
         rows.append((metric.label, value, note))
     return "Quality\n" + aligned(rows, right={1}, indent="  ")
+
+
+def _text(found: TextQuality, references: Mapping[str, Comparison]) -> str:
+    """How the answers read, and how far they are those of the same model decoded more carefully."""
+    from dllm_audit.analysis.tables import aligned
+
+    degenerate, how = _said(found.degenerate, "{:.1%}")
+    kinds = ", ".join(f"{n} {kind}" for kind, n in found.degenerate_kinds.items())
+    rows = [
+        ("same word twice in a row", *_said(found.adjacent_repeats, "{:.2%}")),
+        ("different bigrams of words", *_said(found.unique_bigrams, "{:.1%}")),
+        ("no usable text", degenerate, f"{how}; {kinds}" if kinds else how),
+    ]
+    if found.code is not None:
+        undefined, why = _said(found.code.undefined_names, "{:.1%}")
+        names = ", ".join(_clean(name) for name in found.code.names)
+        rows += [
+            ("code that does not parse", *_said(found.code.syntax_errors, "{:.1%}")),
+            ("code with undefined names", undefined, f"{why}; most often {names}" if names else why),
+        ]
+    for each in found.perplexities:
+        value, note = _said(each.figure, "{:.3f}")
+        note += f"; {each.left_out} answers left out" if each.left_out else ""
+        rows.append((f"perplexity under {_clean(each.reference)}", value, note))
+    lines = []
+    for against, comparison in references.items():
+        rows.append((f"same tokens as {against}", *_said(comparison.agreement.tokens, "{:.1%}")))
+        lines.append(f"  Against {against} ({comparison.baseline.run_id}): {_careful(comparison)}.")
+    return "\n".join(["How the answers read", aligned(rows, right={1}, indent="  "), *lines])
+
+
+def _careful(comparison: Comparison) -> str:
+    """What a comparison with the same model says about answers and accuracy."""
+    same, quality = comparison.agreement.answers, comparison.quality
+    words = "answers unknown" if same.value is None else f"{same.value:.1%} of the answers are the same throughout"
+    difference = None if quality is None else quality.difference
+    if quality is None or difference is None or difference.value is None:
+        return words
+    words += f"; {quality.label} {difference.value * 100:+.1f} points"
+    if difference.low is not None and difference.high is not None:
+        words += f" ({difference.low * 100:+.1f} to {difference.high * 100:+.1f}, {difference.basis})"
+    return words
 
 
 def _latency(summary: RunSummary) -> str:

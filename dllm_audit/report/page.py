@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit import __version__
 from dllm_audit.analysis.pairing import DEFAULT_MARGIN
+from dllm_audit.analysis.references import REFERENCES
 from dllm_audit.claims.verdicts import check_claims
 from dllm_audit.errors import UsageError
 from dllm_audit.report.sections.checks import ChecksSection, checks_section
 from dllm_audit.report.sections.claims import ClaimsSection, claims_section
-from dllm_audit.report.sections.comparisons import AGAINST_AR, AGAINST_ONE_TOKEN
 from dllm_audit.report.sections.counting import Habit, habits
 from dllm_audit.report.sections.environment import EnvironmentColumn, RunDetails, environment_columns, run_details
 from dllm_audit.report.sections.example import TokenTexts
@@ -46,7 +46,7 @@ class Report:
     margin_points: float
     left_out: int
     habits: tuple[Habit, ...]
-    references: tuple[str, str] = (AGAINST_AR, AGAINST_ONE_TOKEN)
+    references: tuple[str, ...] = tuple(REFERENCES)
 
     @property
     def rows(self) -> tuple[RunRow, ...]:

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.manifests import difference_value
 from dllm_audit.analysis.pairing import Comparison, Comparisons
-from dllm_audit.analysis.references import autoregressive_reference, control_of, one_token_reference
+from dllm_audit.analysis.references import REFERENCES, control_of
 from dllm_audit.report.sections.runs import RunRow
-
-#: What a baseline stands for.
-AGAINST_AR = "the autoregressive model"
-AGAINST_ONE_TOKEN = "one token per step, same model"
 
 
 @dataclass(frozen=True)
@@ -61,11 +57,8 @@ def pair_rows(
     found = []
     for row in rows:
         run = row.summary.run
-        references = (
-            (AGAINST_AR, autoregressive_reference(run, leading)),
-            (AGAINST_ONE_TOKEN, one_token_reference(run, leading)),
-        )
-        for against, reference in references:
+        for against, find in REFERENCES.items():
+            reference = find(run, leading)
             if reference is None or reference["run_id"] not in by_id:
                 continue
             comparison = comparisons.compare(row.summary.run_id, reference["run_id"], margin)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isinf
 
+from dllm_audit.analysis.references import AGAINST_AR
 from dllm_audit.analysis.summary import Metric
 from dllm_audit.analysis.words import count, listed
 from dllm_audit.report.formats import interval, number
-from dllm_audit.report.sections.comparisons import AGAINST_AR, ControlRow, PairRow
+from dllm_audit.report.sections.comparisons import ControlRow, PairRow
 from dllm_audit.report.sections.runs import RunRow, same_metric
 
 

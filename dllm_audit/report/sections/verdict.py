@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
+from dllm_audit.analysis.references import AGAINST_AR
 from dllm_audit.analysis.words import count, listed
 from dllm_audit.report.formats import interval, number, points
-from dllm_audit.report.sections.comparisons import AGAINST_AR, PairRow
+from dllm_audit.report.sections.comparisons import PairRow
 from dllm_audit.report.sections.runs import RunRow
 from dllm_audit.report.sections.task import TaskSection
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
