@@ -8,7 +8,7 @@ one that favours the claim is taken and named.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import ceil
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from dllm_audit.claims.hardware import Device, ModelSize, bytes_per_weight, find_device, find_model_size
 from dllm_audit.claims.schema import Claim, Gap, Quantity, Stated, bounds_of, number_of
 from dllm_audit.measure.roofline import Roofline, Work
+from dllm_audit.models.dimensions import Dimensions
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3}
 TAUS = (1, 4, 8, 16, 32)
@@ -60,11 +61,15 @@ class PhysicsCheck:
 
 @dataclass(frozen=True)
 class _Rate:
-    """Tokens per second of everything in flight, with the words that say where it comes from; rows None: unknown."""
+    """Tokens per second of everything in flight, with the words that say where it comes from; rows None: unknown.
+
+    may_be_of_all: one row was assumed, though the source leaves open whether there were more.
+    """
 
     tokens_per_second: float
     origin: str
     rows: float | None
+    may_be_of_all: bool = False
 
 
 def check_physics(claim: Claim) -> PhysicsCheck:
@@ -108,20 +113,41 @@ def check_physics(claim: Claim) -> PhysicsCheck:
             sources=(device.source,),
             **common,  # type: ignore[arg-type]
         )
-    roofline = Roofline(size.dimensions, weight_bytes, device.best_speed(weight_bytes).times(devices))
-    needed = _needed(rate, roofline, positions)
+
+    def need(parts: Dimensions, weight_bytes: float, rate: _Rate) -> float:
+        return _needed(rate, Roofline(parts, weight_bytes, device.best_speed(weight_bytes).times(devices)), positions)
+
+    if size.experts:
+        assumptions.append("Experts: every position chooses for itself; fewer are read where positions agree.")
+    needed = need(size.dimensions, weight_bytes, rate)
     verdict, sentence = _judge(rate, needed, allowed, allowed_by, size, device, devices)
-    if verdict is Verdict.IMPOSSIBLE and number_of(claim.hardware.count) is None and allowed:
-        # Nobody said that it was one device: what is impossible for one may be done by several.
-        verdict = Verdict.NEEDS
-        sentence = f"Needs at least {ceil(needed / allowed)} devices. Impossible on one: {sentence.partition(': ')[2]}"
+    if verdict is Verdict.IMPOSSIBLE and allowed:
+        # What is impossible as it was taken may be possible where the source leaves something open.
+        open_ends = [
+            (
+                "several requests in flight together. Impossible for one",
+                rate.may_be_of_all and need(size.dimensions, weight_bytes, replace(rate, rows=None)) <= allowed,
+            ),
+            (
+                "positions that share their experts. Impossible where each chooses for itself",
+                bool(size.experts) and need(Dimensions.of_size(size.active), weight_bytes, rate) <= allowed,
+            ),
+            (
+                "weights of fewer than 8 bits. Impossible with 8",
+                _bytes_of(claim) is None and need(size.dimensions, _NARROWEST, rate) <= allowed,
+            ),
+            (f"at least {ceil(needed / allowed)} devices. Impossible on one", number_of(claim.hardware.count) is None),
+        ]
+        what = next((what for what, possible in open_ends if possible), None)
+        if what:
+            verdict, sentence = Verdict.NEEDS, f"Needs {what}: {sentence.partition(': ')[2]}"
     return PhysicsCheck(
         verdict,
         sentence,
         needed_tokens_per_forward=needed,
         model=size.name,
         sources=(device.source, size.source),
-        **common,  # type: ignore[arg-type]
+        **{**common, "assumptions": tuple(assumptions)},  # type: ignore[arg-type]
     )
 
 
@@ -179,18 +205,24 @@ def _rate(claim: Claim, devices: float, assumptions: list[str]) -> _Rate | None:
         return None
     rate, origin = found
     rows = _rows(claim.concurrency)
+    # A time is that of one request.
+    of_one = claim.rate_of == "one request" or claim.unit in TIME_UNITS
     if claim.rate_of == "one device":
         return _Rate(rate * devices, f"{origin} for each of {devices:g} devices", rows)
-    if claim.rate_of == "all requests":
+    if of_one:
         if rows is None:
-            assumptions.append("Unknown concurrency: as many requests as favour the claim.")
-        return _Rate(rate, origin, rows)
+            assumptions.append("Unknown concurrency: one request at a time, which favours a rate per request.")
+            rows = 1.0
+        return _Rate(rate * rows, origin if rows == 1 else f"{origin} for each of {rows:g} requests", rows)
+    if rows is None and isinstance(claim.rate_of, Gap):
+        assumptions.append(
+            "Unknown concurrency, and whether the rate is of one request or of all: taken as one at a time. With many in "
+            "flight together less is needed."
+        )
+        return _Rate(rate, origin, 1.0, may_be_of_all=True)
     if rows is None:
-        assumptions.append("Unknown concurrency: one request at a time, which favours a rate per request.")
-        rows = 1.0
-    if claim.rate_of != "one request":
-        return _Rate(rate, origin, rows)
-    return _Rate(rate * rows, origin if rows == 1 else f"{origin} for each of {rows:g} requests", rows)
+        assumptions.append("Unknown concurrency: as many requests as favour the claim.")
+    return _Rate(rate, origin, rows)
 
 
 def _stated_rate(claim: Claim) -> tuple[float, str] | None:
@@ -210,9 +242,15 @@ def _stated_rate(claim: Claim) -> tuple[float, str] | None:
     return None
 
 
+#: Metrics whose time is not that of a whole answer.
+_PART_OF_A_TIME = re.compile(
+    r"first|ttft|step|forward|pass|per (output )?token|tpot|inter-?token|overhead", re.IGNORECASE
+)
+
+
 def _from_time(claim: Claim, value: float, unit: str) -> tuple[float, str] | None:
     tokens = number_of(claim.output_tokens) if not isinstance(claim.output_tokens, Stated) else None
-    if not tokens or re.search(r"first|ttft|step|forward|pass", claim.metric, re.IGNORECASE):
+    if not tokens or _PART_OF_A_TIME.search(claim.metric):
         return None
     rate = tokens / (value * TIME_UNITS[unit])
     return rate, f"{tokens:g} tokens in {value:g} {unit}, {_significant(rate)} tok/s,"
@@ -239,8 +277,16 @@ def _devices(claim: Claim, assumptions: list[str]) -> float:
     return count
 
 
+def _bytes_of(claim: Claim) -> float | None:
+    return None if isinstance(claim.precision, Gap) else bytes_per_weight(claim.precision)
+
+
+#: Bytes of the narrowest weights that are served.
+_NARROWEST = 0.5
+
+
 def _weight_bytes(claim: Claim, device: Device, size: ModelSize | None, assumptions: list[str]) -> float:
-    known = None if isinstance(claim.precision, Gap) else bytes_per_weight(claim.precision)
+    known = _bytes_of(claim)
     if known:
         return known
     assumptions.append("Unknown precision: 8-bit weights, which favours the claim over 16-bit ones.")

@@ -124,9 +124,10 @@ def _quality(claim: Claim) -> Answer:
     answer = _combine(question, "quality", claim, ["quality.benchmark", "quality.at_speed", knob])
     if claim.quality.same_runs != "no":
         return answer
-    # A score from elsewhere is not the quality at that speed.
+    # A score from elsewhere is not the quality at that speed; one that nobody could read says nothing of the source.
     parts = tuple(
-        Part(part.field, Status.NOT_STATED) if part.field == "quality.at_speed" else part for part in answer.parts
+        Part(part.field, Status.NOT_STATED) if part.field == "quality.at_speed" and part.status in _TOLD else part
+        for part in answer.parts
     )
     reason = "The quality given belongs to other settings or tasks than the speed."
     return Answer(question, "quality", _summary(parts), reason, (*parts, _part(claim, "quality.same_runs")))

@@ -6,6 +6,7 @@ may mislead, not that anybody meant to. What could not be read never fires a tra
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,9 @@ TIME_UNITS = ("s", "ms")
 
 LENGTH_TOLERANCE = 0.10
 """Answers that are shorter by more than this make a speed doubtful."""
+
+STRONGER = 1.05
+"""A rival that is faster by less than this factor is as good as the baseline."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ def weak_baseline(claim: Claim) -> str | None:
     ours, theirs = number_of(baseline.value), bounds_of(rival.value)[rival.unit in TIME_UNITS]
     if ours is None or theirs is None or rival.unit != (baseline.unit or claim.unit):
         return None
-    stronger = theirs < ours if rival.unit in TIME_UNITS else theirs > ours
+    stronger = theirs * STRONGER < ours if rival.unit in TIME_UNITS else theirs > ours * STRONGER
     if not stronger:
         return None
     return (
@@ -175,7 +179,7 @@ def overhead_excluded(claim: Claim) -> str | None:
 
 
 def fixed_steps_without_quality(claim: Claim) -> str | None:
-    if not claim.about_speed or claim.decode.schedule != "fixed" or claim.decode.tokens_per_step == 1:
+    if not claim.about_speed or claim.decode.schedule != "fixed" or _is_one_token_per_step(claim):
         return None
     if claim.quality is not None and claim.quality.at_speed is not Gap.NOT_STATED:
         return None
@@ -183,6 +187,12 @@ def fixed_steps_without_quality(claim: Claim) -> str | None:
         f"The steps were fixed beforehand ({describe(claim.decode.steps)}), the fewer the faster, "
         "and no quality is given for that number."
     )
+
+
+def _is_one_token_per_step(claim: Claim) -> bool:
+    """Whether the schedule is the slowest that there is, by its tokens per step or by as many steps as tokens."""
+    steps, tokens = number_of(claim.decode.steps), number_of(claim.output_tokens)
+    return claim.decode.tokens_per_step == 1 or (steps is not None and tokens is not None and steps >= tokens)
 
 
 def speed_and_quality_apart(claim: Claim) -> str | None:
@@ -198,7 +208,8 @@ def range_quoted_by_its_end(claim: Claim) -> str | None:
     spread = f": they run from {_spread(parts, claim.unit)}" if len(parts) > 1 else ""
     if claim.aggregate == "best" and claim.best_of != "tasks":
         return f"The figure is the best of several{spread}."
-    if isinstance(claim.value, Stated) and claim.value.qualifier in ("up to", "above", "at least"):
+    flattering = ("below",) if _less_is_better(claim) else ("up to", "above", "at least")
+    if isinstance(claim.value, Stated) and claim.value.qualifier in flattering:
         return f"The figure is the end of a range ({claim.value.wording}){spread}."
     return None
 
@@ -265,8 +276,10 @@ def several_devices(claim: Claim) -> str | None:
     devices = number_of(claim.hardware.count)
     if not claim.about_speed or devices is None or devices <= 1 or claim.rate_of == "one device":
         return None
-    if claim.kind == "speedup" and claim.baseline and number_of(claim.baseline.devices) == devices:
-        return None
+    if claim.kind == "speedup" and claim.baseline:
+        theirs = claim.baseline.devices
+        if number_of(theirs) == devices or theirs is Gap.UNREADABLE:
+            return None
     return f"The figure takes {devices:g} devices ({claim.hardware.device}) as if they were one."
 
 
@@ -287,16 +300,26 @@ def self_reported_only(claim: Claim) -> str | None:
 
 def undecidable_margin(claim: Claim) -> str | None:
     quality = claim.quality
-    if quality is None or quality.documents is None:
+    documents = None if quality is None else quality.documents_scored or quality.documents
+    if quality is None or documents is None or _GRADED.search(str(quality.metric)):
         return None
     margin = _margin_points(claim)
-    least = decidable_margin(quality.documents).margin * 100
+    least = decidable_margin(documents).margin * 100
     if margin is None or margin >= least:
         return None
+    had = "was scored on" if quality.documents_scored else "has"
     return (
-        f"{quality.benchmark} has {quality.documents:,} documents, which decide a loss of {least:.1f} points "
+        f"{quality.benchmark} {had} {documents:,} documents, which decide a loss of {least:.1f} points "
         f"(10 % discordance, one-sided 5 %, power 80 %), not one of {margin:.2g} points."
     )
+
+
+#: Metrics that are not right or wrong per document, to which the arithmetic of paired proportions does not apply.
+_GRADED = re.compile(r"perplex|\bppl\b|bits|nats|bleu|rouge|likelihood|entropy|similarity", re.IGNORECASE)
+
+
+def _less_is_better(claim: Claim) -> bool:
+    return claim.unit in TIME_UNITS or claim.kind == "perplexity"
 
 
 def _margin_points(claim: Claim) -> float | None:
@@ -343,7 +366,7 @@ def _ratio(figure: Figure) -> float | None:
 
 def _better_than_the_best(claim: Claim, figure: Figure) -> str | None:
     low, high = bounds_of(claim.value)
-    if claim.unit in TIME_UNITS:
+    if _less_is_better(claim):
         better = low is not None and figure.value < low
     else:
         better = high is not None and figure.value > high

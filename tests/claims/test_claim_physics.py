@@ -44,6 +44,46 @@ def test_what_one_device_cannot_do_several_may_when_nobody_counted_them():
     assert check.assumptions[1:] == ("Unknown number of devices: one.",)
 
 
+IMPOSSIBLE = {"model": "7B, 1.4e10 bytes", "hardware__count": 1, "value": 20_000, "concurrency": 1, "precision": "bf16"}
+
+
+def test_a_rate_that_may_be_of_many_requests_is_not_called_impossible_for_one():
+    # 7B in bf16: a forward over 32 positions takes 4.18 ms, of which multiplying takes 0.453 ms. Many together need only
+    # the latter: 3.6 tokens each time for 8,000 tok/s, and 9.1 for 20,000, where 4 are allowed.
+    changes = {**IMPOSSIBLE, "concurrency": "not stated", "rate_of": "not stated"}
+    assert check_physics(claim_of(REPLICATED, **changes)).verdict is Verdict.IMPOSSIBLE
+    check = check_physics(claim_of(REPLICATED, **{**changes, "value": 8000}))
+    assert check.verdict is Verdict.NEEDS
+    assert check.sentence.startswith("Needs several requests in flight together. Impossible for one: 8000 tok/s")
+
+
+def test_weights_of_unknown_width_may_be_narrower_than_8_bits():
+    # 8 bits: 2.09 ms a forward and 4.18 tokens each time for 2,000 tok/s; 4 bits: half of both. 4 are allowed.
+    changes = {**IMPOSSIBLE, "precision": "not stated", "value": 2000}
+    check = check_physics(claim_of(REPLICATED, **changes, rate_of="one request"))
+    assert check.verdict is Verdict.NEEDS
+    assert check.sentence.startswith("Needs weights of fewer than 8 bits. Impossible with 8: 2000 tok/s")
+
+
+def test_positions_of_a_mixture_may_agree_on_their_experts():
+    # 99 % of 7e9 weights in bf16 take 4.13 ms, so 1,000 tok/s need 4.13 tokens each time; the 1.4e9 of one token 0.84.
+    changes = {**IMPOSSIBLE, "model": "LLaDA-MoE-7B-A1B", "value": 1000}
+    check = check_physics(claim_of(REPLICATED, **changes, rate_of="one request"))
+    assert check.verdict is Verdict.NEEDS
+    assert check.sentence.startswith(
+        "Needs positions that share their experts. Impossible where each chooses for itself:"
+    )
+    assert check.assumptions[-1].startswith("Experts: every position chooses for itself")
+
+
+def test_the_time_of_one_token_is_not_the_time_of_an_answer():
+    latency = {"kind": "latency", "unit": "ms", "value": 10, "output_tokens": 256, "hardware__count": 1}
+    check = check_physics(claim_of(REPLICATED, model="Qwen2.5-7B", metric="time per output token", **latency))
+    assert check.sentence == (
+        "Nothing can be worked out: the source gives no rate, nor a time with a number of tokens."
+    )
+
+
 def test_an_unknown_size_gives_the_sizes_that_would_do():
     claim = claim_of(
         REPLICATED, model="Secret", system="Secret", hardware__count=1, value=1000, concurrency=1, rate_of="one request"

@@ -57,6 +57,11 @@ def test_a_score_of_another_run_is_not_the_quality_at_that_speed():
     assert result.reason == "The quality given belongs to other settings or tasks than the speed."
 
 
+def test_a_score_that_nobody_could_read_is_not_called_silence_because_it_belongs_elsewhere():
+    result = answer(claim_of(SWEEP, quality__same_runs="no", quality__at_speed="unreadable"), "quality")
+    assert Part("quality.at_speed", Status.UNREADABLE) in result.parts
+
+
 def test_no_measured_quality_is_silence():
     result = answer(claim_of(SWEEP, quality="none"), "quality")
     assert (result.status, result.reason) == ("not stated", "No quality was measured at this speed.")

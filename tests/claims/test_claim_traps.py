@@ -57,6 +57,11 @@ def test_weak_baseline_by_a_stronger_rival():
     )
 
 
+def test_a_rival_that_is_hardly_faster_does_not_make_the_baseline_weak():
+    rival = {"model": "AR 7B drafted", "value": 1250, "unit": "tok/s", "where": "Table 3"}
+    assert find_traps(claim_of(SWEEP, baseline__stronger=rival)) == []
+
+
 def test_a_rival_that_is_slower_or_in_another_unit_does_not_make_the_baseline_weak():
     slower = {"model": "AR 7B eager", "value": 300, "unit": "tok/s", "where": "Table 3"}
     other = {"model": "AR 7B drafted", "value": 2400, "unit": "ms", "where": "Table 3"}
@@ -153,6 +158,12 @@ def test_one_token_a_step_is_the_slowest_schedule_and_hides_no_quality():
     assert find_traps(claim_of(REPLICATED, quality="none", decode__tokens_per_step=1)) == []
 
 
+def test_as_many_steps_as_tokens_are_one_token_a_step_where_only_they_are_stated():
+    changes = {"decode__tokens_per_step": "not stated", "output_tokens": 1000, "quality": "none"}
+    assert find_traps(claim_of(REPLICATED, **changes, decode__steps=1000)) == []
+    assert sentence(claim_of(REPLICATED, **changes, decode__steps=999), "fixed_steps_without_quality")
+
+
 def test_a_threshold_without_quality_is_silence_but_not_the_trap_of_fixed_steps():
     assert find_traps(claim_of(SWEEP, quality="none")) == []
 
@@ -178,6 +189,15 @@ def test_range_quoted_by_its_end():
     )
 
 
+def test_the_flattering_end_of_a_time_is_the_lower_one():
+    latency = {"kind": "latency", "unit": "s", "baseline__unit": "s", "figures": []}
+    below, above = ({"qualifier": q, end: 2, "wording": f"{q} 2 s"} for q, end in (("below", "high"), ("above", "low")))
+    assert sentence(claim_of(SWEEP, **latency, value=below), "range_quoted_by_its_end") == (
+        "The figure is the end of a range (below 2 s)."
+    )
+    assert find_traps(claim_of(SWEEP, **latency, value=above)) == []
+
+
 def test_several_devices_counted_as_one():
     assert sentence(claim_of(REPLICATED, rate_of="one request"), "several_devices") == (
         "The figure takes 8 devices (NVIDIA H100) as if they were one."
@@ -187,6 +207,10 @@ def test_several_devices_counted_as_one():
 def test_a_ratio_with_as_many_devices_on_both_sides_is_fair():
     assert find_traps(claim_of(SWEEP, hardware__count=8, baseline__devices=8)) == []
     assert sentence(claim_of(SWEEP, hardware__count=8, baseline__devices="not stated"), "several_devices")
+
+
+def test_a_ratio_whose_baseline_could_not_be_read_may_be_fair():
+    assert find_traps(claim_of(SWEEP, hardware__count=8, baseline__devices="unreadable")) == []
 
 
 def test_contradicting_figures_by_a_pair_that_comes_to_another_ratio():
@@ -272,6 +296,20 @@ def test_quality_margin_that_the_benchmark_cannot_decide():
     assert find_traps(claim_of(SCORE, quality__claimed_margin_points=2.2)) == []
 
 
+def test_the_documents_that_were_scored_decide_not_those_that_there_are():
+    findings = {
+        f.id: f.sentence
+        for f in find_traps(claim_of(SCORE, quality__documents_scored=200, quality__claimed_margin_points=4))
+    }
+    assert findings["undecidable_margin"].startswith(
+        "GSM8K was scored on 200 documents, which decide a loss of 5.6 points"
+    )
+
+
+def test_a_graded_score_has_no_margin_in_documents():
+    assert find_traps(claim_of(SCORE, quality__metric="perplexity", quality__at_speed=72.9)) == []
+
+
 def test_without_a_stated_margin_the_difference_shown_is_what_must_be_believed():
     assert sentence(claim_of(SCORE, quality__at_speed=72.2), "undecidable_margin").endswith("not one of 0.8 points.")
 
@@ -339,8 +377,8 @@ def test_distilled_or_other_checkpoint():
 
 
 def test_benchmark_subset():
-    claim = claim_of(SWEEP, quality__documents_scored=2500)
-    assert sentence(claim, "benchmark_subset") == "The quality is over 2,500 of the 5,000 documents of MATH."
+    claim = claim_of(SWEEP, quality__documents_scored=4000)
+    assert sentence(claim, "benchmark_subset") == "The quality is over 4,000 of the 5,000 documents of MATH."
 
 
 def test_a_whole_benchmark_is_no_subset():
