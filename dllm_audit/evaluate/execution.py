@@ -332,7 +332,9 @@ class OpenRun:
         self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
         self.wall_seconds += time.perf_counter() - started - outside
 
-    def finish(self, say: Callable[[str], None], library: LibraryObservations | None, **found: Any) -> None:
+    def finish(
+        self, say: Callable[[str], None], library: LibraryObservations | None, found: Mapping[str, Any] | None = None
+    ) -> None:
         """Score the answers, close the books, trace the first requests, and store how it ended.
 
         found: what else goes into the manifest.
@@ -342,7 +344,7 @@ class OpenRun:
         store.add_log(run_id, self.sitting, log)
         # It is stored: whatever comes now, it is not stored again.
         self.logs.clear()
-        manifest |= found
+        manifest |= found or {}
         spent = self.spent | {"preparing": self.wall_seconds - log.makespan_seconds, "storing": log.store_seconds}
         with _timed(spent, "scoring"):
             manifest["notes"] += [*log.notes, *_score(self.plan, store, run_id)]
