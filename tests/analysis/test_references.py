@@ -1,9 +1,12 @@
+import pytest
+
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.references import (
     autoregressive_reference,
     control_of,
     is_one_token_per_step,
     one_token_reference,
+    uncached_reference,
 )
 
 
@@ -17,6 +20,28 @@ def test_an_autoregressive_run_has_no_reference(stored):
     run, runs = stored.run("ar-1"), stored.runs()
     assert autoregressive_reference(run, runs) is None
     assert one_token_reference(run, runs) is None
+
+
+def uncached(run, **settings):
+    return {**run, "run_id": "un-1", "backend": "uncached", "settings": {**run["settings"], **settings}}
+
+
+def test_the_same_decoder_without_a_cache_is_found_at_equal_settings(stored):
+    run = stored.run("dual-1")
+    runs = [*stored.runs(), uncached(run, cfg_scale=0.0)]
+    assert uncached_reference(run, runs)["run_id"] == "un-1"
+    assert uncached_reference(uncached(run), runs) is None
+
+
+@pytest.mark.parametrize("other", [{"threshold": 0.8}, {"threshold": None}, {"cfg_scale": 1.5}, {"block_length": 16}])
+def test_a_decoder_with_other_settings_says_nothing_about_the_cache(stored, other):
+    run = stored.run("dual-1")
+    assert uncached_reference(run, [uncached(run, **other)]) is None
+
+
+def test_another_model_says_nothing_about_the_cache(stored):
+    run = stored.run("dual-1")
+    assert uncached_reference(run, [{**uncached(run), "model": "another"}]) is None
 
 
 def test_the_reference_of_equal_concurrency_is_preferred(stored):

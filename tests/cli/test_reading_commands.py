@@ -68,6 +68,24 @@ def test_show_as_json_has_status_and_interval_of_every_figure(invoke):
     assert found["trace"]["steps"][0]["commits"][0]["token"] == 300
 
 
+def test_show_says_how_the_answers_read_and_what_committing_together_changed(invoke):
+    text = invoke("show", "dual-1").stdout
+    assert "How the answers read\n  same word twice in a row" in text
+    assert "no usable text                                   0.0%" in text
+    # All six windows are the same ids; five of six are right on both sides but for one document.
+    assert "same tokens as one token per step, same model  100.0%" in text
+    assert (
+        "Against one token per step, same model (one-1): 100.0% of the answers are the same throughout; "
+        "exact_match, strict-match -16.7 points" in text
+    )
+    found = facts(invoke("show", "dual-1", "--json"))
+    assert found["text_quality"]["degenerate"]["value"] == 0
+    assert found["text_quality"]["code"] is None
+    (reference,) = found["references"]
+    assert (reference["run_id"], reference["agreement"]["tokens"]["value"]) == ("one-1", 1.0)
+    assert facts(invoke("show", "ar-1", "--json"))["references"] == []
+
+
 def test_show_says_that_no_share_of_the_bound_was_recorded(invoke):
     text = invoke("show", "ar-1").stdout
     assert (
