@@ -48,12 +48,13 @@ class KindShare:
 
 @dataclass(frozen=True)
 class Ran:
-    """`count` forwards of one kind and shape, which took `seconds` together; `work` is what each computed."""
+    """`count` forwards of one kind and shape, which took `seconds` together; `work` is what each computed for its `rows`."""
 
     kind: str
     count: int
     seconds: float
     work: Work
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,13 @@ def shares_of_bound(run: Mapping[str, Any], shapes: Sequence[ForwardShape], comp
         return _unknown("a sitting was killed before its log of forwards was stored")
     attention = str(_group(run["manifest"], "model").get("attention", ""))
     ran = [
-        Ran(s.kind, s.count, s.seconds, work_of(s, attention, _grid(run), bool(run["settings"].get("cfg_scale"))))
+        Ran(
+            s.kind,
+            s.count,
+            s.seconds,
+            work_of(s, attention, _grid(run), bool(run["settings"].get("cfg_scale"))),
+            s.rows,
+        )
         for s in shapes
         if s.count
         and s.rows

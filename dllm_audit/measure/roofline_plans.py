@@ -115,13 +115,18 @@ class Crossing:
 def crossings(roofline: Roofline, plans: Sequence[Plan], most: int) -> dict[str, Crossing]:
     """Every decoder but the first of `plans` against the first, at every concurrency from 1 to `most`."""
     ar, *others = plans
-    to_beat = [ar.tokens_per_second(roofline, rows) for rows in range(1, most + 1)]
-    return {plan.decoder: _crossing(roofline, plan, to_beat) for plan in others}
+    concurrencies = range(1, most + 1)
+    to_beat = [ar.tokens_per_second(roofline, rows) for rows in concurrencies]
+    return {
+        plan.decoder: crossing([plan.tokens_per_second(roofline, rows) for rows in concurrencies], to_beat)
+        for plan in others
+    }
 
 
-def _crossing(roofline: Roofline, plan: Plan, to_beat: Sequence[float]) -> Crossing:
+def crossing(rates: Sequence[float], to_beat: Sequence[float]) -> Crossing:
+    """Where the first of two throughputs is the higher one; both at every concurrency from 1 on."""
     most = len(to_beat)
-    faster = [rows for rows, rate in enumerate(to_beat, 1) if plan.tokens_per_second(roofline, rows) > rate]
+    faster = [rows for rows, (rate, other) in enumerate(zip(rates, to_beat, strict=True), 1) if rate > other]
     if not faster:
         return Crossing(None, 1, most)
     return Crossing(faster[0], faster[-1] + 1 if faster[-1] < most else None, most)
