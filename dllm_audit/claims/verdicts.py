@@ -286,7 +286,7 @@ def _check(
     else:
         comparison = comparisons.compare(ours["run_id"], theirs["run_id"], _margin_points(claim, recipe) / 100)
         taken = _between(comparisons, comparison, quantity, expectation)
-    judged = _judge(taken.figures[0], quantity, expectation)
+    judged = _judge(taken.figures[0], quantity, expectation, _whole_task(ours, theirs))
     caveats = [*taken.doubts, *_caveats(claim, recipe, sides, quantity, comparison, ours, elsewhere, mechanism)]
     if comparison is not None:
         judged = _guarded(judged, recipe, quantity, comparison, _promises_quality(claim, recipe, expectation), caveats)
@@ -542,7 +542,16 @@ def _is_margin(expectation: Expectation) -> bool:
     return expectation.high is None and expectation.low is not None and -100 < expectation.low < 0
 
 
-def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
+def _whole_task(*runs: Run | None) -> int | None:
+    """How many documents the task has, where every run decoded all of them; None where there may be more."""
+    prompts = [run["manifest"]["prompts"] for run in runs if run is not None]
+    if any(facts.get("limit") is not None or not facts.get("documents") for facts in prompts):
+        return None
+    return min(int(facts["documents"]) for facts in prompts)
+
+
+def _judge(number: Number, quantity: str, expectation: Expectation, whole_task: int | None) -> _Judged:
+    """The verdict by the interval alone. whole_task: documents beyond which there are none to ask for."""
     if number.value is None:
         reason = f"The {quantity} cannot be taken: {number.basis}."
         return _Judged(Verdict.NOT_COMPARABLE, reason, obstacle=Obstacle.NO_FIGURE)
@@ -574,6 +583,9 @@ def _judge(number: Number, quantity: str, expectation: Expectation) -> _Judged:
         reach = f" The estimate lies on the edge or close to it; {needed:,} {over} halve the interval."
     else:
         reach = "" if needed is None else f" About {needed:,} {over} would settle it if the estimate stays."
+    if over == "documents" and needed is not None and whole_task is not None and needed > whole_task:
+        reach = f" It takes about {needed:,} documents if the estimate stays, and the task has {whole_task:,}."
+        needed = None
     reason = f"{said} lies across the edge.{reach}"
     if over == "repeats":
         return _Judged(Verdict.UNDECIDED, reason, repeats=needed)
@@ -709,11 +721,20 @@ def _caveats(
         caveats.append(
             f"The claim's concurrency is {number_of(claim.concurrency):g}, the run's is {recipe.concurrency}."
         )
-    for side in [run] if comparison is None else [comparison.candidate.run, comparison.baseline.run]:
-        if side["status"] != "complete":
-            caveats.append(f"The run {side['run_id']} is {side['status']}: it counts with what it has.")
+    if not mechanism and quantity in TIMED:
+        caveats += _other_width(claim, run)
     if comparison is None:
+        if run["status"] != "complete":
+            caveats.append(f"The run {run['run_id']} is {run['status']}: it counts with what it has.")
+        if (
+            not mechanism
+            and quantity == "throughput"
+            and claim.quality
+            and number_of(claim.quality.at_speed) is not None
+        ):
+            caveats.append("The quality that goes with it was not held against the claim's.")
         return caveats
+    caveats += [caveat for caveat in comparison.caveats if caveat not in comparison.doubts]
     if comparison.manifests.nuisance:
         names = ", ".join(d.name.rpartition(".")[2].replace("_", " ") for d in comparison.manifests.nuisance[:4])
         caveats.append(f"More than the recipe differs between the runs ({names}).")
@@ -728,6 +749,18 @@ def _caveats(
     if quantity in ("speed ratio", "time ratio") and strength is not None and strength.verdict == "weak":
         caveats.append(strength.sentence)
     return caveats
+
+
+def _other_width(claim: Claim, run: Run) -> list[str]:
+    """That the weights of a run are wider or narrower than the claim's, where both are known."""
+    from dllm_audit.claims.hardware import bytes_per_weight
+
+    here = str(run["manifest"].get("model", {}).get("dtype", ""))
+    theirs = None if isinstance(claim.precision, Gap) else bytes_per_weight(claim.precision)
+    ours = bytes_per_weight(here)
+    if theirs is None or ours is None or ours == theirs:
+        return []
+    return [f"The claim's precision is {claim.precision}, the run's is {here}."]
 
 
 def _next(

@@ -50,6 +50,8 @@ def store_run(
     books=None,
     concurrency=1,
     repeat=0,
+    prompts=None,
+    dtype=None,
 ):
     """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default.
 
@@ -60,9 +62,10 @@ def store_run(
     manifest = {
         "environment": {"cpu": "A processor"} | (environment or {}),
         "model": {"ref": model, "provenance": "embedded" if model.startswith("tiny") else "hub"},
-        "prompts": {"num_fewshot": num_fewshot, "limit": documents},
+        "prompts": {"num_fewshot": num_fewshot, "limit": documents} | (prompts or {}),
         "books": {"discrepancy": books},
     }
+    manifest["model"] |= {"dtype": dtype} if dtype else {}
     with Store.open(path, write=True) as store:
         store.begin_run(
             {

@@ -306,7 +306,7 @@ def test_shorter_answers_and_an_unfinished_run_are_caveats(database):
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.CAVEAT
     assert check.caveats == (
-        "The run fast is interrupted: it counts with what it has.",
+        "One side is unfinished (uncached, threshold 0.9, 40 of 40 requests): what is missing is in no figure.",
         "The answers are 50 % shorter than the reference's.",
     )
     assert check.next_commands == (f"dllm-audit compare fast slow --db {database}",)
@@ -366,7 +366,8 @@ def test_absolute_speeds_are_judged_on_the_same_hardware(database):
     )
     two_runs(database, right=range(30), environment={"gpu": "NVIDIA H100 80GB HBM3"})
     check = verdict_of(database, claim)
-    assert check.verdict is Verdict.REPRODUCED
+    assert check.verdict is Verdict.CAVEAT
+    assert check.caveats == ("The quality that goes with it was not held against the claim's.",)
     assert check.numbers[0].value == pytest.approx(400 / 20.8)  # 40 answers of 10 tokens, the last at 20.8 s
 
 
@@ -395,6 +396,24 @@ def test_quality_alone_is_held_against_the_published_score(database):
     assert check.quantity == "quality"
     assert check.rule == "within 2 points of 70 %, with the whole 95 % interval"
     assert check.verdict is Verdict.UNDECIDED
+
+
+def test_more_documents_than_the_task_has_are_not_asked_for(database):
+    recipe = {"backend": "uncached", "model": "tiny-mdm", "task": "gsm_mini", "settings": {"tokens_per_step": 1}}
+    store_run(
+        database, "all", "uncached", settings=ONE, given=["tokens_per_step"], right=range(27),
+        prompts={"limit": None, "documents": 40},
+    )  # fmt: skip
+    check = verdict_of(database, claim_of(SCORE, recipe=recipe))
+    assert check.verdict is Verdict.UNDECIDED
+    assert check.reason.endswith("documents if the estimate stays, and the task has 40.")
+    assert check.next_commands == (f"dllm-audit show all --db {database}",)
+
+
+def test_another_precision_is_a_caveat_of_a_speed(database):
+    two_runs(database, right=range(30), dtype="float32")
+    check = verdict_of(database, replication())
+    assert "The claim's precision is bf16, the run's is float32." in check.caveats
 
 
 def test_without_runs_the_commands_that_make_them_are_named(database):
