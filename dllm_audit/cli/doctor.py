@@ -6,12 +6,12 @@ import click
 
 from dllm_audit.analysis.plain import one_line
 from dllm_audit.cli.opening import installed
-from dllm_audit.cli.options import json_option
+from dllm_audit.cli.options import device_option, json_option
 from dllm_audit.cli.terminal import say_json
 
 
 @click.command(epilog="Example: dllm-audit doctor --device auto")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+@device_option
 @json_option
 def command(device: str, as_json: bool) -> None:
     """Show machine, versions and threads, check that the plugins load, and warn of what spoils timing."""

@@ -29,6 +29,7 @@ COMMANDS = {
     "data": "data",
     "runs": "runs",
     "show": "show",
+    "perplexity": "perplexity",
     "compare": "compare",
     "export": "export",
     "claims": "claims",

@@ -111,18 +111,23 @@ def whole_numbers_of(text: str, option: str) -> list[int]:
     return numbers
 
 
+device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps.")
+
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    show_default=True,
+    help="Number format; auto is float32 on a CPU and bfloat16 elsewhere.",
+)
+
+
 def engine_options(command: Callable) -> Callable:
     """--device, --dtype, --engine and --seed."""
     for option in reversed(
         (
-            click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."),
-            click.option(
-                "--dtype",
-                type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-                default="auto",
-                show_default=True,
-                help="Number format; auto is float32 on a CPU and bfloat16 elsewhere.",
-            ),
+            device_option,
+            dtype_option,
             click.option(
                 "--engine",
                 type=click.Choice(["auto", "eager", "compile", "cudagraph"]),

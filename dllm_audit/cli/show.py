@@ -198,6 +198,7 @@ def _metrics(summary: RunSummary) -> str:
 def _text(found: TextQuality, references: Mapping[str, Comparison]) -> str:
     """How the answers read, and how far they are those of the same model decoded more carefully."""
     from dllm_audit.analysis.tables import aligned
+    from dllm_audit.analysis.words import count
 
     degenerate, how = _said(found.degenerate, "{:.1%}")
     kinds = ", ".join(f"{n} {kind}" for kind, n in found.degenerate_kinds.items())
@@ -215,7 +216,7 @@ def _text(found: TextQuality, references: Mapping[str, Comparison]) -> str:
         ]
     for each in found.perplexities:
         value, note = _said(each.figure, "{:.3f}")
-        note += f"; {each.left_out} answers left out" if each.left_out else ""
+        note += f"; {count(each.left_out, 'answer')} left out" if each.left_out else ""
         rows.append((f"perplexity under {_clean(each.reference)}", value, note))
     lines = []
     for against, comparison in references.items():

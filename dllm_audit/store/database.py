@@ -250,12 +250,16 @@ class Store:
                     self._insert(table, {"run_id": run_id, **row})
 
     def add_text_likelihoods(self, run_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Store how likely another model finds answers of a run, each in place of what the same model said before."""
+        """Store how likely another model finds answers of a run.
+
+        What a model of that name with other weights, or in another number format, said before is forgotten.
+        """
         with self._transaction():
             for row in rows:
                 self._connection.execute(
-                    "DELETE FROM text_likelihoods WHERE run_id = ? AND ordinal = ? AND reference = ?",
-                    [run_id, row["ordinal"], row["reference"]],
+                    "DELETE FROM text_likelihoods WHERE run_id = ? AND reference = ? "
+                    "AND (reference_sha256 != ? OR dtype != ?)",
+                    [run_id, row["reference"], row["reference_sha256"], row["dtype"]],
                 )
                 self._insert("text_likelihoods", {"run_id": run_id, **row, "scored_at": now()})
 
