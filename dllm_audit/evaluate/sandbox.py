@@ -43,6 +43,7 @@ START_SECONDS = 180.0
 #: What no compiler accepts, so that a metric says what a wrong answer gets.
 NO_PROGRAM = "((("
 
+_WORKER = "dllm_audit.evaluate.sandbox_worker"
 _NAMESPACES = (
     "unshare", "--user", "--map-root-user", "--net", "--ipc", "--mount", "--mount-proc", "--pid", "--fork",
     "--kill-child",
@@ -68,8 +69,10 @@ def isolation() -> Isolation:
     """What is possible here, tried out."""
     if shutil.which(_NAMESPACES[0]) is None:
         return Isolation((), "this system has no unshare")
+    attempt = [*_NAMESPACES, sys.executable, "-I", "-c", f"from {_WORKER} import try_out; try_out()"]
     try:
-        subprocess.run([*_NAMESPACES, "true"], check=True, capture_output=True, text=True, timeout=10)
+        with tempfile.TemporaryDirectory(prefix="dllm-audit-sandbox-") as folder:
+            subprocess.run(attempt, check=True, capture_output=True, text=True, timeout=30, cwd=folder)
     except subprocess.CalledProcessError as error:
         said = (error.stderr.strip().splitlines() or ["no reason given"])[-1]
         return Isolation((), f"namespaces are not permitted here ({said})")
@@ -125,7 +128,7 @@ class _Worker:
         self.stop()
         within = isolation()
         scratch = Path(tempfile.mkdtemp(dir=self.folder))
-        call = f"from dllm_audit.evaluate.sandbox_worker import main; main({bool(within.command)})"
+        call = f"from {_WORKER} import main; main({bool(within.command)})"
         errors = self.folder / "errors.txt"
         with errors.open("wb") as stderr:
             self.process = subprocess.Popen(

@@ -13,7 +13,6 @@ import json
 import os
 import pickle
 import platform
-import resource
 import select
 import shutil
 import signal
@@ -89,6 +88,13 @@ def main(isolated: bool) -> None:
             return
         replies.write(json.dumps(_in_child(task, answer, scratch, isolated)) + "\n")
         replies.flush()
+
+
+def try_out() -> None:
+    """Do once what isolates answers. Raises OSError where the system does not let it be done."""
+    scratch = Path.cwd()
+    _mount("tmpfs", scratch)
+    _protect_files(scratch)
 
 
 def _rebuild(start: Start) -> Any:
@@ -189,6 +195,8 @@ def _line(said: bytes) -> dict[str, Any] | None:
 
 def _restrict(folder: Path, seconds: float, memory_bytes: int, processes: int) -> None:
     """Take from this process what an answer needs not: input, output, environment, rights, time and room without end."""
+    import resource  # Windows has none, and there the rest of this package works
+
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
