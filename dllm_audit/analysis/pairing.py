@@ -29,7 +29,7 @@ from dllm_audit.analysis.repeats import (
     repeated_time,
     repeats_of,
 )
-from dllm_audit.analysis.rows import without_damaged
+from dllm_audit.analysis.rows import stands_alone, without_damaged
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
 from dllm_audit.statistics.power import decidable_margin, required_documents
@@ -54,7 +54,9 @@ FLOOR = 0.05
 _ASSUMED_DISCORDANCE = 0.1
 
 #: Why requests in flight together have no interval of their own.
-_SHARED = "interval unknown: requests in flight together share forwards, so it needs at least 5 interleaved repeats"
+_SHARED = (
+    "interval unknown: requests share forwards or wait for one another, so it needs at least 5 interleaved repeats"
+)
 
 #: Of a document whose given answers were scored: how many they are.
 _SCORED = "scored_requests"
@@ -467,14 +469,14 @@ def _speed(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair], c
     """Rate of the candidate over that of the baseline, on the paired documents where requests stand alone."""
     if not pairs:
         return Figure(None, "x", "derived", reason="the two runs have no answered document in common")
-    if candidate.run["concurrency"] > 1 or baseline.run["concurrency"] > 1:
+    if not (stands_alone(candidate.run) and stands_alone(baseline.run)):
         return _shared_speed(candidate, baseline, column)
     try:
-        ours, theirs = _batches(pairs, column)
+        ours, theirs = document_batches(pairs, column)
     except ValueError:
         return Figure(None, "x", "derived", reason=f"one side answered no {what}, or took no time")
     # Time between requests belongs to none of them: each bears its share, so that sums equal the makespan's.
-    ours, theirs = _scaled(ours, candidate), _scaled(theirs, baseline)
+    ours, theirs = scaled_to_makespan(ours, candidate), scaled_to_makespan(theirs, baseline)
     generator = np.random.default_rng(SEED)
     found = speedup_interval([ours], [theirs], level="batch", draws=draws_for(len(ours)), generator=generator)
     if found.low is None:
@@ -494,30 +496,34 @@ def _shared_speed(candidate: RunSummary, baseline: RunSummary, column: str) -> F
     return Figure(ours / theirs, "x", "derived", reason=_SHARED)
 
 
-def _batches(pairs: Sequence[Pair], column: str) -> tuple[list[Batch], list[Batch]]:
-    """One batch a document; an empty answer has no rate, so its document joins the ones before it.
+def document_batches(documents: Sequence[Sequence[Mapping[str, Any]]], column: str) -> list[list[Batch]]:
+    """For each side one batch a document; an empty answer has no rate, so its document joins the ones before it.
 
+    documents: the request of every side for one document, each in the same order of sides.
     Raises ValueError when one side has no tokens or no seconds at all.
     """
-    sides: tuple[list[list[float]], list[list[float]]] = ([], [])
-    open_sums = [[0.0, 0.0], [0.0, 0.0]]
-    for pair in pairs:
-        for sums, row in zip(open_sums, pair, strict=True):
-            sums[0] += row[column] or 0
-            sums[1] += row["total_seconds"]
-        if all(tokens > 0 and seconds > 0 for tokens, seconds in open_sums):
-            for side, sums in zip(sides, open_sums, strict=True):
-                side.append(sums)
-            open_sums = [[0.0, 0.0], [0.0, 0.0]]
-    if not sides[0]:
-        raise ValueError("No document was answered on both sides.")
-    for side, sums in zip(sides, open_sums, strict=True):
-        side[-1] = [side[-1][0] + sums[0], side[-1][1] + sums[1]]
-    ours, theirs = ([Batch(*sums) for sums in side] for side in sides)
-    return ours, theirs
+    batches: list[list[tuple[float, ...]]] = []
+    waiting: list[tuple[float, ...]] = []
+    for requests in documents:
+        amounts = [(float(row[column] or 0), float(row["total_seconds"])) for row in requests]
+        waiting = _added(waiting, amounts) if waiting else amounts
+        if all(tokens > 0 and seconds > 0 for tokens, seconds in waiting):
+            batches.append(waiting)
+            waiting = []
+    if not batches:
+        raise ValueError("No document was answered on every side.")
+    if waiting:
+        batches[-1] = _added(batches[-1], waiting)
+    return [[Batch(*amounts) for amounts in side] for side in zip(*batches, strict=True)]
 
 
-def _scaled(batches: Sequence[Batch], summary: RunSummary) -> list[Batch]:
+def _added(some: Sequence[tuple[float, ...]], more: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """(tokens, seconds) of every side, added up."""
+    return [tuple(map(sum, zip(*both, strict=True))) for both in zip(some, more, strict=True)]
+
+
+def scaled_to_makespan(batches: Sequence[Batch], summary: RunSummary) -> list[Batch]:
+    """Batches whose seconds add up to the makespan where they are all of a run's: the time between requests is shared out."""
     total, makespan = sum(share.seconds for share in summary.seconds), summary.makespan_seconds.value
     scale = makespan / total if makespan and total else 1.0
     return [Batch(b.tokens, b.seconds * scale) for b in batches]
@@ -531,7 +537,7 @@ def _time(candidate: RunSummary, baseline: RunSummary, pairs: Sequence[Pair]) ->
     ours, theirs = ([Batch(1, pair[side]["total_seconds"]) for pair in kept] for side in (0, 1))
     generator = np.random.default_rng(SEED)
     found = speedup_interval([ours], [theirs], level="batch", draws=draws_for(len(kept)), generator=generator)
-    if candidate.run["concurrency"] > 1 or baseline.run["concurrency"] > 1:
+    if not (stands_alone(candidate.run) and stands_alone(baseline.run)):
         return Figure(found.ratio, "x", "derived", reason=_SHARED)
     if found.low is None:
         reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} documents"

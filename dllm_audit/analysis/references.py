@@ -13,6 +13,9 @@ from dllm_audit.analysis.manifests import compare_manifests
 
 Run = Mapping[str, Any]
 
+#: Columns that say how requests came to a run.
+_CONDITIONS = ("concurrency", "load", "arrival_rate")
+
 #: The backend whose every step recomputes every position.
 _UNCACHED = "uncached"
 
@@ -62,12 +65,36 @@ def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
     for control in runs:
         if control["role"] != "control" or control["invocation"] != run["invocation"]:
             continue
-        same = ("invocation", "backend", "model", "task", "concurrency", "repeat", "settings")
+        same = ("invocation", "backend", "model", "task", *_CONDITIONS, "repeat", "settings")
         for twin in runs:
-            is_twin = twin["role"] != "control" and all(twin[name] == control[name] for name in same)
-            if is_twin and all(twin[name] == run[name] for name in ("task", "concurrency")):
+            is_twin = twin["role"] != "control" and all(twin.get(name) == control.get(name) for name in same)
+            if is_twin and all(twin.get(name) == run.get(name) for name in ("task", *_CONDITIONS)):
                 return control, twin
     return None
+
+
+def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """What `run` is held against when nobody says: the baseline of its own command, else the autoregressive reference."""
+    same = ("invocation", "task", *_CONDITIONS, "repeat")
+    own = [other for other in runs if other["role"] == "baseline" and all(other.get(n) == run.get(n) for n in same)]
+    if run["role"] == "candidate" and own:
+        return min(own, key=lambda other: len(compare_manifests(run, other).treatment))
+    return autoregressive_reference(run, runs)
+
+
+def newest_pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """(candidate, baseline) for every configuration of the newest command that has any; of repeats the first stands for all.
+
+    runs: oldest first.
+    """
+    for invocation in reversed(list(dict.fromkeys(run["invocation"] for run in runs))):
+        own = [run for run in runs if run["invocation"] == invocation and run["role"] == "candidate"]
+        first = min((run["repeat"] for run in own), default=0)
+        found = [(run, baseline_of(run, runs)) for run in own if run["repeat"] == first]
+        pairs = [(run, baseline) for run, baseline in found if baseline is not None]
+        if pairs:
+            return pairs
+    return []
 
 
 def is_one_token_per_step(run: Run) -> bool:

@@ -17,7 +17,9 @@ from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.summary import SEED, RunSummary
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval, throughput_interval
 
-_SAME = ("invocation", "backend", "provenance", "model", "task", "role", "concurrency", "fidelity")
+_SAME = (
+    "invocation", "backend", "provenance", "model", "task", "role", "concurrency", "load", "arrival_rate", "fidelity",
+)  # fmt: skip
 
 #: Facts of a manifest that repeats share too: a run on other prompts, or in another number format, is no repeat.
 _SAME_FACTS = ("model", "engine", "prompts")
@@ -46,15 +48,15 @@ def group_repeats(summaries: Sequence[RunSummary]) -> tuple[RepeatGroup, ...]:
     """Summaries by configuration, in order of first appearance; of two runs with one number the later one counts."""
     groups: dict[str, dict[int, RunSummary]] = {}
     for summary in summaries:
-        groups.setdefault(_configuration(summary.run), {})[summary.run["repeat"]] = summary
+        groups.setdefault(configuration(summary.run), {})[summary.run["repeat"]] = summary
     return tuple(_group([found[number] for number in sorted(found)]) for found in groups.values())
 
 
 def repeats_of(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Those of `runs` that are of the configuration and command of `run`, itself included."""
-    wanted = _configuration(run)
+    wanted = configuration(run)
     # Spelling out a configuration takes long where many runs are stored, and the command alone decides mostly.
-    return [other for other in runs if other["invocation"] == run["invocation"] and _configuration(other) == wanted]
+    return [other for other in runs if other["invocation"] == run["invocation"] and configuration(other) == wanted]
 
 
 def repeated_pace(summaries: Sequence[RunSummary]) -> Figure:
@@ -101,10 +103,12 @@ def _over_repeats(
     return _figure(ratio.ratio, ratio.low, ratio.high, "x", "derived", len(batches))
 
 
-def _configuration(run: Mapping[str, Any]) -> str:
-    """What repeats of one configuration share, as one text."""
+def configuration(run: Mapping[str, Any], apart: Sequence[str] = ()) -> str:
+    """What repeats of one configuration share, as one text. apart: columns that may differ."""
     facts = [run["manifest"].get(name) for name in _SAME_FACTS]
-    return json.dumps([*(run[name] for name in _SAME), run["settings"], facts], sort_keys=True, default=str)
+    return json.dumps(
+        [*(run.get(name) for name in _SAME if name not in apart), run["settings"], facts], sort_keys=True, default=str
+    )
 
 
 def _group(summaries: Sequence[RunSummary]) -> RepeatGroup:
