@@ -268,7 +268,7 @@ def compare_rows(
     forwards, the speed is that of all of them together with an interval over repeats.
     """
     damaged = [row for side in requests for row in without_damaged(side)[1]]
-    ours, theirs = (_by_document(side) for side in requests)
+    ours, theirs = (requests_by_document(side) for side in requests)
     pairs = pair_requests(*requests)
     unpaired = len(ours.keys() | theirs.keys()) - len(pairs)
     same_task = candidate.run["task"] == baseline.run["task"]
@@ -431,7 +431,7 @@ def _unfinished(candidate: RunSummary, baseline: RunSummary) -> str:
 
 def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Mapping[str, Any]]) -> list[Pair]:
     """The requests of both sides, by document, that both answered; damaged ones are left out."""
-    ours, theirs = _by_document(candidate), _by_document(baseline)
+    ours, theirs = requests_by_document(candidate), requests_by_document(baseline)
     return [
         (row, theirs[key])
         for key, row in ours.items()
@@ -439,7 +439,7 @@ def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Map
     ]
 
 
-def _by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
+def requests_by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
     """Answered requests by document; where the task gives no document, by its place in the task's order.
 
     The answers of a document that were scored are one row, with their seconds added up and their number; it is left
@@ -505,7 +505,7 @@ def document_batches(documents: Sequence[Sequence[Mapping[str, Any]]], column: s
     batches: list[list[tuple[float, ...]]] = []
     waiting: list[tuple[float, ...]] = []
     for requests in documents:
-        amounts = [(float(row[column] or 0), float(row["total_seconds"])) for row in requests]
+        amounts: list[tuple[float, ...]] = [(float(row[column] or 0), float(row["total_seconds"])) for row in requests]
         waiting = _added(waiting, amounts) if waiting else amounts
         if all(tokens > 0 and seconds > 0 for tokens, seconds in waiting):
             batches.append(waiting)

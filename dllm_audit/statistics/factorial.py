@@ -66,14 +66,17 @@ def factorial_effects(
         draws=draws,
         generator=generator,
     )
-    return FactorialEffects(one, two, interaction, tolerance, _together(interaction, tolerance))
+    return FactorialEffects(
+        one, two, interaction, tolerance, how_together(interaction.low, interaction.high, tolerance)
+    )
 
 
-def _together(interaction: RatioInterval, tolerance: float) -> Together:
-    if interaction.low is None or interaction.high is None:
+def how_together(low: float | None, high: float | None, tolerance: float = TOLERANCE) -> Together:
+    """What the interval of an interaction says, see `FactorialEffects`; None: its ends are unknown."""
+    if low is None or high is None:
         return "unknown"
-    if 1 / tolerance <= interaction.low and interaction.high <= tolerance:
+    if 1 / tolerance <= low and high <= tolerance:
         return "multiply"
-    if interaction.high < 1:
+    if high < 1:
         return "less than multiply"
-    return "more than multiply" if interaction.low > 1 else "open"
+    return "more than multiply" if low > 1 else "open"
