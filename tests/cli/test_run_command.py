@@ -444,19 +444,6 @@ def test_a_task_that_needs_the_hub_says_how_to_import_a_local_copy(call, monkeyp
     )
 
 
-def test_a_task_of_log_likelihoods_is_refused(call, tmp_path):
-    (tmp_path / "docs.jsonl").write_text('{"q": "a"}\n')
-    task = tmp_path / "choice.yaml"
-    task.write_text(
-        "task: choice\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: docs.jsonl\ntest_split: test\n"
-        "output_type: multiple_choice\ndoc_to_text: q\ndoc_to_target: 0\ndoc_to_choice: ['a', 'b']\n"
-    )
-    assert wrong(call, "--backend", "ar", "--task", str(task)) == (
-        "Task 'choice' asks for log-likelihoods (multiple_choice), and `run` decodes text. "
-        "Use a task that generates, such as gsm_mini or gsm8k."
-    )
-
-
 def test_a_results_file_that_cannot_be_used_is_said_before_anything_is_decoded(call, tmp_path, decoded):
     arguments = ("--backend", "ar", *SMALL)
     for db, message in (
