@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def fits(run: Run, side: Side) -> bool:
     """Whether a stored run did what the side asks for. A setting that only the run was given makes it another one."""
     if run["role"] == "control" or run["status"] == "running":
         return False
-    asked = (side.backend, side.model, side.task, side.concurrency)
-    if (run["backend"], run["model"], run["task"], run["concurrency"]) != asked:
+    asked = (side.backend, side.model, side.concurrency)
+    if (run["backend"], run["model"], run["concurrency"]) != asked or not _is_of(run, side.task):
         return False
     if side.num_fewshot is not None and run["manifest"]["prompts"]["num_fewshot"] != side.num_fewshot:
         return False
@@ -88,6 +89,16 @@ def fits(run: Run, side: Side) -> bool:
     if any(name not in side.settings for name in given.difference(_SCHEDULE)):
         return False
     return run["kind"] != "diffusion" or schedule(settings) == schedule({**_lengths(settings), **side.settings})
+
+
+def _is_of(run: Run, task: str) -> bool:
+    """Whether a run is of a task: by its name, or where that is a file, by the command that named it. It stays closed."""
+    if run["task"] == task:
+        return True
+    # A stored command has no folders.
+    file = Path(task).name
+    words = shlex.split(run["manifest"].get("command", ""))
+    return any(word == f"--task={file}" or (word, after) == ("--task", file) for word, after in pairwise([*words, ""]))
 
 
 def schedule(settings: Mapping[str, Any]) -> tuple[str, float]:

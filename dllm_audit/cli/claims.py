@@ -368,7 +368,9 @@ def _run(
             try:
                 # Its table goes to stderr: stdout is for the verdicts.
                 with contextlib.redirect_stdout(sys.stderr):
-                    run_command.main(arguments, prog_name="dllm-audit run", standalone_mode=False)
+                    run_command.main(
+                        arguments, prog_name="dllm-audit run", standalone_mode=False, obj=["run", *arguments]
+                    )
             except SystemExit as ended:
                 if ended.code:
                     say("Some requests failed; the verdict counts with what was answered.", err=True)

@@ -25,7 +25,7 @@ from dllm_audit.cli.options import (
     roofline_option,
     setting_options,
 )
-from dllm_audit.cli.progress import run_plan, say_failures
+from dllm_audit.cli.progress import say_failures
 from dllm_audit.cli.run_settings import (
     check_against_tasks,
     check_loads,
@@ -33,6 +33,7 @@ from dllm_audit.cli.run_settings import (
     distinct_settings,
     variants_of,
 )
+from dllm_audit.cli.studies import carry_out, check_study, study_of, study_options
 from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     help="Render prompts with the model's chat template; auto: if it has one.",
 )
 @load_options
+@study_options
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each kind.")
 @click.option(
     "--baseline",
@@ -96,6 +98,8 @@ def command(
     concurrency: str | None,
     load: str | None,
     arrival_rate: str | None,
+    until_decided: bool,
+    margin: float | None,
     repeats: int,
     baseline: str | None,
     baseline_model: str | None,
@@ -126,6 +130,7 @@ def command(
         base = choose(plugins, baseline, baseline_model)
     elif baseline_model is not None:
         raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
+    study = study_of(until_decided, margin)
     arrivals = loads_of(load, arrival_rate)
     concurrencies = concurrencies_of(concurrency, arrivals)
     variants = variants_of(given)
@@ -160,13 +165,15 @@ def command(
         return out
 
     plan = balanced_order([cells(repeat) for repeat in range(repeats)])
+    check_study(study, plan)
     if dry_run:
         from dllm_audit.cli.planning import show_plan
 
-        show_plan(plan, loaded_tasks, limit, database, as_json)
+        show_plan(plan, loaded_tasks, limit, database, as_json, study)
         return
     conditions = Conditions(
-        command=shown_command(["dllm-audit", *sys.argv[1:]]),
+        # Another command that makes runs gives their words: typed was something else.
+        command=shown_command(["dllm-audit", *(click.get_current_context().obj or sys.argv[1:])]),
         device=device,
         dtype=dtype,
         engine=mode,
@@ -182,12 +189,12 @@ def command(
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
-        run_ids = run_plan(plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
-        summaries = [summarise(store, run_id) for run_id in run_ids]
+        made = carry_out(study, plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
+        summaries = [summarise(store, run_id) for run_id in made.run_ids]
     if as_json:
-        click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries]}, indent=2))
+        click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries], **made.facts}, indent=2))
     else:
-        click.echo(_table(summaries))
+        click.echo("\n\n".join([_table(summaries), *made.sentences]))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
     if say_failures(summaries):
         sys.exit(3)

@@ -52,6 +52,7 @@ def store_run(
     repeat=0,
     prompts=None,
     dtype=None,
+    command="",
 ):
     """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default.
 
@@ -60,6 +61,7 @@ def store_run(
     tokens = tokens or (lambda doc: [doc] * 10)
     kind = MODELS.get(model, "diffusion")
     manifest = {
+        "command": command,
         "environment": {"cpu": "A processor"} | (environment or {}),
         "model": {"ref": model, "provenance": "embedded" if model.startswith("tiny") else "hub"},
         "prompts": {"num_fewshot": num_fewshot, "limit": documents} | (prompts or {}),

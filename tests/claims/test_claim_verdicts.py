@@ -545,7 +545,9 @@ def test_check_as_json_and_without_a_results_file(tmp_path, database):
 def test_run_makes_the_missing_runs_and_then_judges(tmp_path, database, monkeypatch):
     made = []
 
-    def run(arguments, **_):
+    def run(arguments, *, obj, **_):
+        # What is stored as the command of the runs.
+        assert obj == ["run", *arguments]
         made.append(arguments[:-2])
         fast = "--threshold" in arguments
         settings = THRESHOLD if fast else ONE
@@ -606,6 +608,16 @@ def test_a_task_file_that_a_claim_names_is_not_opened_unless_that_is_allowed(tmp
     monkeypatch.setattr("dllm_audit.cli.run.command.main", lambda arguments, **_: made.append(arguments))
     CliRunner().invoke(command, [*arguments, "--allow-task-files"], catch_exceptions=False)
     assert [line[line.index("--task") + 1] for line in made] == [str(task)] * 2
+
+
+def test_a_run_of_a_task_file_is_found_by_the_command_that_named_it(database):
+    command = "dllm-audit run --backend uncached --task 'my sums.yaml' --threshold 0.9"
+    store_run(database, "named", "uncached", settings=THRESHOLD, given=["threshold"], task="sums", command=command)
+    recipe = {name: value for name, value in MECHANISM.items() if name != "shows"}
+    with Store.open(database) as store:
+        run = store.run("named")
+    for task, found in (("tasks/my sums.yaml", True), ("sums", True), ("tasks/sums.yaml", False)):
+        assert fits(run, sides_of(Recipe.model_validate({**recipe, "task": task})).candidate) == found
 
 
 @pytest.mark.parametrize("task", ["gsm_mini,evil.yaml", "--allow-code-execution"])
