@@ -38,11 +38,11 @@ LEVELS = ((False, False), (True, False), (False, True), (True, True))
 _SEED = 20251129
 
 _SAID: Mapping[Together, str] = {
-    "multiply": "multiply",
-    "less than multiply": "less than multiply",
-    "more than multiply": "more than multiply",
-    "open": "undecided whether they multiply",
-    "unknown": "undecided whether they multiply",
+    "multiply": "{} and {} multiply",
+    "less than multiply": "{} and {} less than multiply",
+    "more than multiply": "{} and {} more than multiply",
+    "open": "Whether {} and {} multiply is undecided",
+    "unknown": "Whether {} and {} multiply is undecided",
 }
 
 
@@ -89,12 +89,12 @@ class Factorial:
         """The result in words, intervals included."""
         first, second = self.factors
         parts = [f"{name} {_said(figure)}" for name, figure in ((first, self.first), (second, self.second))]
-        text = f"On speed: {'; '.join(parts)}. {first} and {second}: {_SAID[self.together]}"
+        said = _SAID[self.together].format(first, second)
+        text = f"On speed: {'; '.join(parts)}. {said[0].upper()}{said[1:]}"
         figure = self.interaction
         if figure.value is None:
             return f"{text} ({figure.reason})."
-        ends = f", {figure.low:.2f} to {figure.high:.2f}" if figure.has_interval else f"; {figure.reason}"
-        return f"{text} (together {figure.value:.2f}x of what multiplying would give{ends})."
+        return f"{text}: together {_said(figure)} of what multiplying would give."
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

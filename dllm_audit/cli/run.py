@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dllm_audit.cli.factorial import arms_of, factorial_option, factorial_text, factorials_among
 from dllm_audit.cli.opening import choose, installed
 from dllm_audit.cli.options import (
     check_engine,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     help="Backend to compare with; runs interleaved, and once more as A/A control.",
 )
 @click.option("--baseline-model", metavar="REF", help="Model of the baseline [default: fits it].")
+@factorial_option
 @click.option("--trace", type=click.IntRange(min=0), default=8, show_default=True, help="Step traces of N requests.")
 @click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and what it can decide; decode nothing.")
@@ -103,6 +105,7 @@ def command(
     repeats: int,
     baseline: str | None,
     baseline_model: str | None,
+    factorial: str | None,
     trace: int,
     resume: bool,
     dry_run: bool,
@@ -137,6 +140,7 @@ def command(
     every = [*choices, *([base] if base else [])]
     for variant in variants:
         check_settings(every, variant)
+    arms = arms_of(factorial, choices, variants, plugins)
 
     click.echo("Loading tasks ...", err=True)
     from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, shown_command
@@ -150,14 +154,17 @@ def command(
     for variant in variants:
         check_against_tasks(every, variant, scored)
     check_loads(arrivals, scored)
+    if factorial is not None and any(scored.values()):
+        raise UsageError(f"--factorial is about decoding text, and {' and '.join(scored)} has given answers scored.")
 
     def cells(repeat: int) -> list[Cell]:
         out = []
         for (task_name, task), comes, n in product(loaded_tasks.items(), arrivals, concurrencies):
-            for choice in choices:
-                for settings in distinct_settings(choice, variants, scored[task_name]):
-                    cell = Cell(choice.backend, choice.source, task_name, task, settings, n, repeat, load=comes)
-                    out.append(cell)
+            for arm in arms:
+                backend, source = arm.choice.backend, arm.choice.source
+                for settings in distinct_settings(arm.choice, arm.variants, scored[task_name]):
+                    cell = Cell(backend, source, task_name, task, settings, n, repeat, load=comes)
+                    out.append(replace(cell, factorial=arm.levels))
             for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
                 assert base is not None
                 cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline", comes)
@@ -191,10 +198,12 @@ def command(
     with Store.open(database, write=True) as store:
         made = carry_out(study, plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
         summaries = [summarise(store, run_id) for run_id in made.run_ids]
+        factorials = [] if factorial is None else factorials_among(store, summaries)
     if as_json:
-        click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries], **made.facts}, indent=2))
+        facts = {**made.facts, **({"factorials": [found.as_dict() for found in factorials]} if factorial else {})}
+        click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries], **facts}, indent=2))
     else:
-        click.echo("\n\n".join([_table(summaries), *made.sentences]))
+        click.echo("\n\n".join([_table(summaries), *map(factorial_text, factorials), *made.sentences]))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
     if say_failures(summaries):
         sys.exit(3)
