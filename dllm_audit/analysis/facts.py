@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+from dllm_audit.analysis.baseline import strength_of
 from dllm_audit.analysis.labels import label
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dllm_audit.analysis.agreement import Agreement
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.likelihoods import Likelihoods
+    from dllm_audit.analysis.load import LoadFigures, Streaming
     from dllm_audit.analysis.manifests import Difference
     from dllm_audit.analysis.pairing import Comparison
     from dllm_audit.analysis.summary import RunSummary
@@ -113,8 +115,11 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         },
         "latency": {f"p{p:g}": figure_facts(f) for p, f in summary.latency.items()},
         "ttft": {f"p{p:g}": figure_facts(f) for p, f in summary.ttft.items()},
+        "load": load_facts(summary.load),
+        "streaming": streaming_facts(summary.streaming),
         "seconds": {share.item: share.seconds for share in summary.seconds},
         "share_of_bound": summary.bound.as_dict(),
+        "strength": None if (strength := strength_of(summary)) is None else strength.as_dict(),
         "metrics": [
             {
                 "metric": m.name,
@@ -135,6 +140,30 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def load_facts(load: LoadFigures) -> dict[str, Any]:
+    """How requests came and what was in flight. Ramp, drain and idle are shares of the makespan."""
+    return {
+        "kind": load.kind,
+        "arrival_rate": load.arrival_rate,
+        "rows": load.rows,
+        "batches": [dataclasses.asdict(batch) for batch in load.batches],
+        **{name: figure_facts(getattr(load, name)) for name in ("mean_rows", "ramp", "drain", "idle")},
+        "queue": {f"p{p:g}": figure_facts(f) for p, f in load.queue.items()},
+        "compiled_graphs": load.compiled_graphs,
+    }
+
+
+def streaming_facts(streaming: Streaming) -> dict[str, Any]:
+    """How answers reached a client."""
+    return {
+        "delivered": {f"p{p:g}": figure_facts(f) for p, f in streaming.delivered.items()},
+        "blocks": streaming.blocks,
+        "block_latency": {f"p{p:g}": figure_facts(f) for p, f in streaming.block_latency.items()},
+        "mean_block_latency": figure_facts(streaming.mean_block_latency),
+        "blocks_per_second": figure_facts(streaming.blocks_per_second),
+    }
+
+
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     """Everything about two runs on the same documents."""
     return {
@@ -150,6 +179,8 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "length": figure_facts(comparison.length),
         "length_parity": comparison.length_parity,
         "control": comparison.control,
+        "baseline_strength": None if comparison.strength is None else comparison.strength.as_dict(),
+        "decomposition": comparison.decomposition.as_dict(),
         "qualities": [
             {
                 "metric": q.metric,

@@ -7,6 +7,7 @@ from typing import Any
 
 from dllm_audit.analysis.references import is_one_token_per_step
 from dllm_audit.analysis.rows import asks_for_likelihoods
+from dllm_audit.measure.load import load_words
 
 #: Settings that are named where they were given; the others are in the table of settings.
 _NAMED = {
@@ -40,6 +41,8 @@ def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
         if name in ("tokens_per_step", "steps", "steps_per_block") and "1 token/step" in parts:
             continue
         parts.append(form.format(f"{value:g}" if isinstance(value, float) else value))
+    if words := load_words(run.get("load") or "closed", run.get("arrival_rate")):
+        parts.append(words)
     if concurrency or run["concurrency"] > 1:
         parts.append(f"concurrency {run['concurrency']}")
     if run["repeat"]:

@@ -29,7 +29,7 @@ _MODEL_FACTS = (
 
 #: Columns of a run that are compared, and whether they are what somebody chose to compare.
 _TREATMENT_COLUMNS = ("backend", "model", "kind", "fidelity")
-_NUISANCE_COLUMNS = ("provenance", "task", "concurrency")
+_NUISANCE_COLUMNS = ("provenance", "task", "concurrency", "load", "arrival_rate")
 
 #: Words in the name of an environment fact that make it a reading of the moment.
 _READINGS = frozenset(
@@ -85,7 +85,7 @@ def compare_manifests(candidate: Mapping[str, Any], baseline: Mapping[str, Any])
 
 def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
     """Every comparable fact of a run under a dotted name."""
-    facts = {name: run[name] for name in (*_TREATMENT_COLUMNS, *_NUISANCE_COLUMNS)}
+    facts = {name: run.get(name) for name in (*_TREATMENT_COLUMNS, *_NUISANCE_COLUMNS)}
     facts |= {f"settings.{name}": value for name, value in run["settings"].items() if value is not None}
     manifest = run["manifest"]
     facts |= {name: manifest[name] for name in ("dllm_audit", "code_commit", "seed") if name in manifest}

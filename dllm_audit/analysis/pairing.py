@@ -30,6 +30,16 @@ from dllm_audit.analysis.repeats import (
     repeats_of,
 )
 from dllm_audit.analysis.rows import stands_alone, without_damaged
+from dllm_audit.analysis.sequential import (
+    IN_TURNS,
+    QualitySoFar,
+    StoppedPair,
+    audited_margin,
+    in_order,
+    quality_so_far,
+    stopped_pair,
+    stored_facts,
+)
 from dllm_audit.analysis.summary import SEED, Metric, RunSummary, draws_for, summarise
 from dllm_audit.statistics.paired import PairedCounts, mcnemar_exact, non_inferiority, tango_interval
 from dllm_audit.statistics.power import decidable_margin, required_documents
@@ -105,6 +115,8 @@ class Comparison:
     control: speed of the same configuration against itself, where that was run; None otherwise.
     decomposition: where the speed comes from, over the whole runs that it was taken from.
     strength: how strong the baseline is, where it is autoregressive; None otherwise.
+    stopped: what the pairs say in their order where the two are the sides of an audit that stops when it is decided; the
+    intervals here are then those that hold whenever one stops. None for any other two runs.
     identical: whether both sides answered every common document with the same text. agreement: how far their tokens are the
     same, which means something for two decoders of one model.
     doubts: why its times are not reliable, as sentences; they are caveats too.
@@ -127,6 +139,7 @@ class Comparison:
     control: float | None
     decomposition: Decomposition
     strength: Strength | None
+    stopped: StoppedPair | None
     identical: bool
     agreement: Agreement
     doubts: tuple[str, ...]
@@ -224,13 +237,15 @@ class Comparisons:
             self._controls[key] = self._compare(*key, DEFAULT_MARGIN, None).speed.value
         return self._controls[key]
 
-    def compare(self, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN) -> Comparison:
+    def compare(self, candidate: str, baseline: str, margin: float | None = None) -> Comparison:
         """Compare two runs by their ids, with what their repeats and the control say about speed.
 
-        margin: the loss in quality that was allowed beforehand, 0.02 for two points. A control beside its own twin
-        is what the machine makes up, so no control stands beside that.
+        margin: the loss in quality that was allowed beforehand, 0.02 for two points; None: that of the audit which made
+        the two, else two points. A control beside its own twin is what the machine makes up, so no control stands beside that.
         """
         ours, theirs = self.summary(candidate), self.summary(baseline)
+        if margin is None:
+            margin = audited_margin(ours.run, theirs.run) or DEFAULT_MARGIN
         pair = control_of(ours.run, self._runs)
         is_control = pair is not None and {str(run["run_id"]) for run in pair} == {ours.run_id, theirs.run_id}
         return self._compare(ours.run_id, theirs.run_id, margin, None if is_control else self.control(ours.run))
@@ -248,7 +263,7 @@ class Comparisons:
         )
 
 
-def compare(store: Store, candidate: str, baseline: str, margin: float = DEFAULT_MARGIN) -> Comparison:
+def compare(store: Store, candidate: str, baseline: str, margin: float | None = None) -> Comparison:
     """Compare two stored runs by their ids or unambiguous beginnings of them, as `Comparisons.compare` does."""
     return Comparisons(store).compare(candidate, baseline, margin)
 
@@ -284,32 +299,37 @@ def compare_rows(
         speed = over_repeats
         timed = [side for group in repeats for side in group]
         decomposed = paired_repeats(*repeats)
+    stopped = stopped_pair(candidate.run, baseline.run, requests, answers, margin) if pairs else None
+    if stopped is not None:
+        speed, timed, decomposed = stopped.speed, [candidate, baseline], [(candidate, baseline)]
     speed, doubts = with_doubt(speed, timed)
     given = Figure(None, "x", "derived", reason="not applicable: both sides scored the same given answers")
     characters = given
     if not scored:
         characters = _speed(candidate, baseline, pairs, "answered_characters", "characters")
+        characters = characters if stopped is None else stopped.characters
         characters, _ = with_doubt(characters, [candidate, baseline])
     time = _time(candidate, baseline, pairs)
     over_repeats = repeated_time(*repeats) if repeats and pairs else None
     if over_repeats is not None and (over_repeats.has_interval or not time.has_interval):
         time = over_repeats
-    time, _ = with_doubt(time, timed)
+    time, _ = with_doubt(time if stopped is None else stopped.time, timed)
     length = given if scored else _length(pairs)
     parity = None if length.value is None else abs(length.value - 1) <= LENGTH_TOLERANCE
     if scored and pairs:
         parity = True
     failed = {row["doc_id"] for side in requests for row in side if row["error_type"] is not None}
     failed |= {row["doc_id"] for row in damaged}
-    qualities = _qualities(candidate, baseline, failed, answers, margin) if same_task else ()
+    qualities = _qualities(candidate, baseline, failed, answers, margin, stopped is not None) if same_task else ()
     primary = candidate.primary_metric
     quality = next((q for q in qualities if primary and (q.metric, q.filter) == (primary.name, primary.filter)), None)
     strength = strength_of(baseline)
-    speed_verdict = _speed_verdict(speed, control, strength)
+    speed_verdict = _speed_verdict(speed, control, strength, None if doubts else stopped)
     identical = bool(pairs) and all(a["text"] is not None and a["text"] == b["text"] for a, b in pairs)
     unfinished = _unfinished(candidate, baseline)
     caveats = [*doubts, *_undecided_choices(candidate, baseline), *_beside_lookup(strength, speed)]
     caveats += _other_tokenizer(candidate, baseline, characters)
+    caveats += _stopped_elsewhere(candidate, baseline) if stopped is None else stopped.sentences
     if unfinished:
         caveats.append(f"{unfinished[0].upper()}{unfinished[1:]}: what is missing is in no figure.")
     if damaged:
@@ -331,6 +351,7 @@ def compare_rows(
         control=control,
         decomposition=decompose([ours for ours, _ in decomposed], [theirs for _, theirs in decomposed]),
         strength=strength,
+        stopped=stopped,
         identical=identical,
         agreement=_agreement(candidate, baseline, pairs),
         doubts=tuple(doubts),
@@ -555,19 +576,40 @@ def noise_bar(speed: Figure, control: float | None) -> float:
     """The factor by which a speed must differ before it says anything: the A/A control's, and for one run each at least
     SINGLE_RUN_NOISE. An interval over repeats holds what runs differ by already.
     """
-    floor = 1.0 if "repeats" in speed.basis else SINGLE_RUN_NOISE
+    floor = 1.0 if "repeats" in speed.basis or IN_TURNS in speed.basis else SINGLE_RUN_NOISE
     return max(floor, control, 1 / control) if control else floor
 
 
-def _speed_verdict(speed: Figure, control: float | None, strength: Strength | None) -> SpeedVerdict:
-    """Faster or slower when the interval lies beyond 1, and beyond what single runs differ by anyway."""
+def _speed_verdict(
+    speed: Figure, control: float | None, strength: Strength | None, stopped: StoppedPair | None
+) -> SpeedVerdict:
+    """Faster or slower when the interval lies beyond 1, and beyond what single runs differ by anyway.
+
+    Where a sequential rule watched, what it showed.
+    """
     if speed.low is None or speed.high is None:
         return "unknown"
     noise = noise_bar(speed, control)
-    if speed.low > noise:
+    faster, slower = speed.low > noise, speed.high < 1 / noise
+    if stopped is not None:
+        faster, slower = stopped.pace == "faster", stopped.pace == "slower"
+    if faster:
         weak = strength is not None and strength.verdict == "weak"
         return "faster than a weak baseline" if weak else "faster"
-    return "slower" if speed.high < 1 / noise else "open"
+    return "slower" if slower else "open"
+
+
+def _stopped_elsewhere(candidate: RunSummary, baseline: RunSummary) -> list[str]:
+    """That a run of another audit was stopped when that was decided."""
+    sides = [stored_facts(side.run) for side in (candidate, baseline)]
+    if sides[0] and sides[1] and sides[0].get("audit") == sides[1].get("audit"):
+        return []  # a control beside its twin: how many documents it has was fixed
+    names = [label(side.run) for side, found in zip((candidate, baseline), sides, strict=True) if found]
+    return [
+        f"{name} was stopped when a comparison with another run was decided: these intervals suppose a number of documents "
+        "that was fixed beforehand, and are too sure."
+        for name in names
+    ]
 
 
 def _qualities(
@@ -576,6 +618,7 @@ def _qualities(
     failed: set[Any],
     answers: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
     margin: float,
+    watched: bool,
 ) -> tuple[QualityComparison, ...]:
     """Every metric that both runs have. A document whose request failed on either side is in none of them."""
     theirs = {(m.name, m.filter): m for m in baseline.metrics}
@@ -584,8 +627,9 @@ def _qualities(
         other = theirs.get((metric.name, metric.filter))
         if other is not None:
             ours_by_doc, theirs_by_doc = (_values(side, metric, failed) for side in answers)
-            pairs = [(value, theirs_by_doc[doc]) for doc, value in ours_by_doc.items() if doc in theirs_by_doc]
-            found.append(_quality(metric, other, pairs, margin))
+            documents = in_order(candidate.run, ours_by_doc) if watched else list(ours_by_doc)
+            pairs = [(ours_by_doc[doc], theirs_by_doc[doc]) for doc in documents if doc in theirs_by_doc]
+            found.append(_quality(metric, other, pairs, margin, watched))
     return tuple(found)
 
 
@@ -601,12 +645,20 @@ def _values(answers: Sequence[Mapping[str, Any]], metric: Metric, failed: set[An
     }
 
 
-def _quality(ours: Metric, theirs: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:
-    if pairs and not ours.lower_is_better:
-        is_binary = all(value in (0.0, 1.0) for pair in pairs for value in pair)
-        return (_right_or_wrong if is_binary else _graded)(ours, pairs, margin)
-    reason = "less is better for this metric, and a margin in points means nothing" if pairs else ""
-    reason = reason or "no document was scored on both sides"
+def _quality(
+    ours: Metric, theirs: Metric, pairs: Sequence[tuple[float, float]], margin: float, watched: bool
+) -> QualityComparison:
+    """watched: a sequential rule stopped the runs, and the pairs are in the order in which they came."""
+    reason = "no document was scored on both sides"
+    if pairs and ours.lower_is_better:
+        reason = "less is better for this metric, and a margin in points means nothing"
+    elif pairs and all(value in (0.0, 1.0) for pair in pairs for value in pair):
+        so_far = quality_so_far([(a == 1, b == 1) for a, b in pairs], margin) if watched else None
+        return _right_or_wrong(ours, pairs, margin, so_far)
+    elif pairs and watched:
+        reason = "a sequential rule stopped the runs, and it watched what is right or wrong, not this graded score"
+    elif pairs:
+        return _graded(ours, pairs, margin)
     return QualityComparison(
         metric=ours.name,
         filter=ours.filter,
@@ -624,7 +676,10 @@ def _quality(ours: Metric, theirs: Metric, pairs: Sequence[tuple[float, float]],
     )
 
 
-def _right_or_wrong(metric: Metric, pairs: Sequence[tuple[float, float]], margin: float) -> QualityComparison:
+def _right_or_wrong(
+    metric: Metric, pairs: Sequence[tuple[float, float]], margin: float, so_far: QualitySoFar | None
+) -> QualityComparison:
+    """so_far: what the pairs say in their order where a sequential rule stopped the runs."""
     counts = PairedCounts.of((a == 1, b == 1) for a, b in pairs)
     n = counts.documents
     interval = tango_interval(counts)
@@ -633,10 +688,15 @@ def _right_or_wrong(metric: Metric, pairs: Sequence[tuple[float, float]], margin
     discordance = counts.discordance if discordant >= 5 else _ASSUMED_DISCORDANCE
     needed = required_documents(margin, discordance).documents
     decidable = decidable_margin(n, discordance).margin
-    verdict: QualityVerdict = "not worse" if test.non_inferior else "worse" if test.inferior else "open"
+    not_worse, worse = (test.non_inferior, test.inferior) if so_far is None else (so_far.not_worse, so_far.worse)
+    verdict: QualityVerdict = "not worse" if not_worse else "worse" if worse else "open"
     points = f"{margin * 100:g} points"
+    difference = Figure(
+        interval.difference, "points", "derived", interval.low, interval.high, basis=f"{n} paired documents"
+    )
     if verdict == "not worse":
-        sentence = f"Not worse: a loss of {points} is excluded (one-sided 5 %)."
+        when = "" if so_far is None else ", whenever one stops"
+        sentence = f"Not worse: a loss of {points} is excluded (one-sided 5 %{when})."
     elif verdict == "worse":
         sentence = f"Worse: even the upper bound lies more than {points} below the baseline."
     elif n < needed:
@@ -654,10 +714,9 @@ def _right_or_wrong(metric: Metric, pairs: Sequence[tuple[float, float]], margin
         candidate=(counts.both + counts.only_candidate) / n,
         baseline=(counts.both + counts.only_baseline) / n,
         counts=counts,
-        difference=Figure(
-            interval.difference, "points", "derived", interval.low, interval.high, basis=f"{n} paired documents"
-        ),
-        p_value=mcnemar_exact(counts).p_value,
+        difference=difference if so_far is None else so_far.difference,
+        # An exact test of a number of documents that nobody fixed would not be one.
+        p_value=mcnemar_exact(counts).p_value if so_far is None else None,
         margin=margin,
         decidable=decidable,
         needed=needed,

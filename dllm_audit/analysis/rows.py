@@ -12,6 +12,8 @@ from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 _ALWAYS = ("total_seconds", "answered_tokens", "committed_tokens")
 _MAYBE = (
     "ttft_seconds",
+    "delivered_seconds",
+    "queue_seconds",
     "elapsed_seconds",
     "prompt_tokens",
     "committing_forwards",
@@ -26,6 +28,11 @@ _MAYBE = (
 def asks_for_likelihoods(run: Mapping[str, Any]) -> bool:
     """Whether a run scored given answers instead of decoding text: it then has no tokens of its own to count."""
     return bool(run.get("output_type", "generate_until") != "generate_until")
+
+
+def stands_alone(run: Mapping[str, Any]) -> bool:
+    """Whether every request of a run had the engine to itself and queued for nobody, so that requests are independent."""
+    return bool(run["concurrency"] == 1 and run.get("load", "closed") == "closed")
 
 
 def sound(value: Any) -> bool:

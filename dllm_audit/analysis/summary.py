@@ -19,17 +19,17 @@ from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.likelihoods import Likelihoods, likelihood_notes, likelihoods_of_rows
+from dllm_audit.analysis.load import LoadFigures, Streaming, load_figures, percentiles, streaming
 from dllm_audit.analysis.pooled import SEED, draws_for, rate
-from dllm_audit.analysis.rows import asks_for_likelihoods, sound, without_damaged
+from dllm_audit.analysis.rows import asks_for_likelihoods, sound, stands_alone, without_damaged
+from dllm_audit.analysis.sequential import stopped_note
 from dllm_audit.analysis.text_quality import TextQuality, text_quality_of_rows
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
-from dllm_audit.statistics.latency import latency_percentile
 from dllm_audit.statistics.throughput import Batch, throughput_interval
 
 if TYPE_CHECKING:
     from dllm_audit.store.database import Store
 
-PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 BOOKS_TOLERANCE = 0.05
 """Parts measured separately predict the wall time within this share, or the times should not be relied on."""
 
@@ -120,6 +120,8 @@ class RunSummary:
     correct_per_second: Figure
     latency: Mapping[float, Figure]
     ttft: Mapping[float, Figure]
+    streaming: Streaming
+    load: LoadFigures
     committed_per_forward: Figure
     committed_per_forward_spread: Distribution | None
     tokens_per_forward: Figure
@@ -212,11 +214,14 @@ class RunSummary:
     @property
     def primary_metric(self) -> Metric | None:
         """The metric that decides where one has to: chosen by its filter's name, not by its value."""
-        known = [m for m in self.metrics if m.figure.value is not None]
-        order = {name: n for n, name in enumerate(_PREFERRED_FILTERS)}
-        return min(
-            known, key=lambda m: (m.lower_is_better, not m.binary, order.get(m.filter, len(order))), default=None
-        )
+        return deciding_metric(self.metrics)
+
+
+def deciding_metric(metrics: Sequence[Metric]) -> Metric | None:
+    """The metric that decides where one has to: by its kind and its filter's name, not by its value."""
+    known = [m for m in metrics if m.figure.value is not None]
+    order = {name: n for n, name in enumerate(_PREFERRED_FILTERS)}
+    return min(known, key=lambda m: (m.lower_is_better, not m.binary, order.get(m.filter, len(order))), default=None)
 
 
 def summarise(store: Store, run_id: str) -> RunSummary:
@@ -232,6 +237,7 @@ def summarise(store: Store, run_id: str) -> RunSummary:
         store.metrics(key),
         logged,
         store.text_likelihoods(key),
+        store.sittings(key),
     )
 
 
@@ -243,8 +249,9 @@ def summarise_rows(
     metrics: Sequence[Mapping[str, Any]],
     logged_sittings: set[int],
     text_likelihoods: Sequence[Mapping[str, Any]] = (),
+    sittings: Sequence[Mapping[str, Any]] = (),
 ) -> RunSummary:
-    """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored.
+    """The figures of one run from its rows. `logged_sittings`: those whose engine log was stored; `sittings`: what it says.
 
     text_likelihoods: its answers under other models, where that was asked.
     """
@@ -261,7 +268,8 @@ def summarise_rows(
     forwards = {kind: n for kind in FORWARD_KINDS if (n := _sum(done, f"{kind}_forwards"))}
     positions = _sum(done, "query_positions")
     none = "no request was answered"
-    scored = _metrics(answers, metrics, requests, {r["doc_id"] for r in damaged})
+    scored = metrics_of_rows(answers, metrics, requests, {r["doc_id"] for r in damaged})
+    load = load_figures(run, done, shapes, sittings, makespan)
     summary = RunSummary(
         run=run,
         stored=stored,
@@ -279,8 +287,10 @@ def summarise_rows(
         correct_per_second=Figure(
             None, "correct answers/s", "derived", reason="no metric is right or wrong per document"
         ),
-        latency=_percentiles(run, [r["total_seconds"] for r in done], "total"),
-        ttft=_percentiles(run, [r["ttft_seconds"] for r in done if r["ttft_seconds"] is not None], "first token"),
+        latency=percentiles(run, [r["total_seconds"] for r in done], "total"),
+        ttft=percentiles(run, [r["ttft_seconds"] for r in done if r["ttft_seconds"] is not None], "first token"),
+        streaming=streaming(run, done, makespan),
+        load=load,
         committed_per_forward=ratio(committed, committing, "tokens/forward", "measured", none),
         committed_per_forward_spread=_spread(
             [r["committed_tokens"] / r["committing_forwards"] for r in done if r["committing_forwards"]]
@@ -298,7 +308,7 @@ def summarise_rows(
         metrics=scored,
         text=text_quality_of_rows(requests, answers, text_likelihoods),
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
-        notes=_notes(run, requests, stored, damaged, makespan, failures),
+        notes=(*_notes(run, requests, stored, damaged, makespan, failures), *load.notes),
         likelihoods=None,
     )
     if asks_for_likelihoods(run):
@@ -367,11 +377,9 @@ def _throughput(
         return Figure(None, unit, "measured", reason=makespan.reason or "no time was measured")
     value = (_sum(done, column) if column else len(done)) / makespan.value
     status = makespan.status
-    if run["concurrency"] > 1:
-        reason = (
-            f"interval unknown: {run['concurrency']} requests share forwards, so they are not independent; "
-            "it needs at least 5 repeats"
-        )
+    if not stands_alone(run):
+        shared = f"{run['concurrency']} requests share forwards" if run["concurrency"] > 1 else "requests queue"
+        reason = f"interval unknown: {shared}, so they are not independent; it needs at least 5 repeats"
         return Figure(value, unit, status, reason=reason)
     total = _total(done, "total_seconds")
     timed = [r for r in done if r["total_seconds"] > 0]
@@ -395,24 +403,6 @@ def _throughput(
         reason = f"interval unknown: {len(units)} of at least 5 {what}"
         return Figure(value, unit, status, reason=reason)
     return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} {what} of this run")
-
-
-def _percentiles(run: Mapping[str, Any], seconds: Sequence[float], what: str) -> dict[float, Figure]:
-    if not seconds:
-        return {p: Figure(None, "s", "measured", reason=f"no {what} was measured") for p in PERCENTILES}
-    figures = {}
-    for p in PERCENTILES:
-        found = latency_percentile(seconds, p)
-        if run["concurrency"] > 1:
-            reason = "interval unknown: requests share forwards"
-            figures[p] = Figure(found.seconds, "s", "measured", reason=reason)
-        elif found.low is None or found.high is None:
-            reason = f"interval unknown: {found.requests} requests do not bound it"
-            figures[p] = Figure(found.seconds, "s", "measured", found.low, found.high, reason=reason)
-        else:
-            basis = f"{found.requests} requests of this run"
-            figures[p] = Figure(found.seconds, "s", "measured", found.low, found.high, basis)
-    return figures
 
 
 def _spread(values: Sequence[float]) -> Distribution | None:
@@ -453,7 +443,7 @@ def _time_shares(done: Sequence[Mapping[str, Any]]) -> tuple[TimeShare, ...]:
     return tuple(TimeShare(item, seconds, seconds / total if total else 0.0) for item, seconds in items)
 
 
-def _metrics(
+def metrics_of_rows(
     answers: Sequence[Mapping[str, Any]],
     metrics: Sequence[Mapping[str, Any]],
     requests: Sequence[Mapping[str, Any]],
@@ -532,6 +522,8 @@ def _notes(
     notes = []
     if run["status"] != "complete":
         notes.append(f"The run is {run['status']}: {stored} of {run['planned_requests']} requests are stored.")
+    if stopped := stopped_note(run):
+        notes.append(stopped)
     if damaged:
         which = ", ".join(str(row["ordinal"]) for row in damaged[:10]) + (", …" if len(damaged) > 10 else "")
         notes.append(

@@ -114,7 +114,7 @@ def test_time_for_the_same_documents_has_an_interval_where_requests_ran_one_at_a
 def test_requests_in_flight_together_have_no_time_of_their_own(pair):
     time = pair([1] * 6, [1] * 6, row={"concurrency": 4}).time
     assert not time.has_interval
-    assert time.reason.startswith("interval unknown: requests in flight together share forwards")
+    assert time.reason.startswith("interval unknown: requests share forwards or wait for one another")
 
 
 def test_fewer_than_five_documents_have_no_interval(pair):

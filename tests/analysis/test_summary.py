@@ -101,7 +101,7 @@ def test_the_interval_is_unknown_when_requests_share_forwards(empty_store, build
     assert summary.throughput.reason == (
         "interval unknown: 4 requests share forwards, so they are not independent; it needs at least 5 repeats"
     )
-    assert summary.latency[50.0].reason == "interval unknown: requests share forwards"
+    assert summary.latency[50.0].reason == "interval unknown: requests share forwards or wait for one another"
 
 
 def test_the_interval_is_unknown_for_fewer_than_five_requests(empty_store, build):
