@@ -1,6 +1,8 @@
-"""`dllm-audit doctor`: what this machine is, and what would spoil timing on it."""
+"""`dllm-audit doctor`: what this machine is, what can be measured on it, and what would spoil timing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -14,31 +16,49 @@ from dllm_audit.cli.terminal import say_json
 @device_option
 @json_option
 def command(device: str, as_json: bool) -> None:
-    """Show machine, versions and threads, check that the plugins load, and warn of what spoils timing."""
+    """Show machine, versions and threads, what can be measured here, and warn of what spoils timing.
+
+    Nothing is changed, and nothing runs on the device. What cannot be read says why.
+    """
     from dllm_audit.evaluate.sandbox import isolation
-    from dllm_audit.measure.environment import describe, timing_hazards
+    from dllm_audit.measure import environment
+    from dllm_audit.measure.energy import find_energy_source
+    from dllm_audit.measure.hazards import timing_hazards
+    from dllm_audit.measure.memory import PeakMemory
     from dllm_audit.models.loading import pick_device
 
     plugins = installed()
-    facts = describe(pick_device(device))
+    chosen = pick_device(device)
+    # Before anything of ours is on the device.
+    facts = environment.readings(chosen)
+    facts = environment.describe(chosen) | facts
     hazards = timing_hazards(facts)
+    source = find_energy_source(chosen)
+    measured = {
+        "energy": f"unknown: {source.reason}" if source.counter is None else source.counter.name,
+        "peak_memory": PeakMemory(chosen).read()["peak_memory_of"],
+        "code_commit": environment.code_commit() or "unknown: this is no git checkout",
+        "weight_hashes": f"remembered in {environment.hash_cache()}",
+    }
     if as_json:
         report = {
             "environment": facts,
+            "measured_by": measured,
             "backends": sorted(plugins.backends),
             "code_execution": isolation().words,
             "warnings": [*plugins.problems, *hazards],
         }
         say_json(report, indent=2)
         return
-    width = max(map(len, facts))
-    for name, value in facts.items():
+    shown: dict[str, Any] = {
+        **facts,
+        **measured,
+        "backends": ", ".join(sorted(plugins.backends)),
+        "code_execution": f"in subprocesses {isolation().words}",
+    }
+    width = max(map(len, shown))
+    for name, value in shown.items():
         click.echo(f"{name:<{width}}  {one_line(str(value), 2000)}")
-    for name, value in (
-        ("backends", ", ".join(sorted(plugins.backends))),
-        ("code_execution", f"in subprocesses {isolation().words}"),
-    ):
-        click.echo(f"{name:<{width}}  {one_line(value, 2000)}")
     click.echo()
     for hazard in hazards:
         click.echo(f"Warning: {one_line(hazard, 2000)}")

@@ -39,11 +39,13 @@ def run_plan(
     """
     from dllm_audit.evaluate.execution import execute
     from dllm_audit.evaluate.library import LibraryObservations
-    from dllm_audit.measure.environment import describe, timing_hazards
+    from dllm_audit.measure.environment import describe, readings
+    from dllm_audit.measure.hazards import timing_hazards
     from dllm_audit.models.loading import pick_device
 
-    for hazard in timing_hazards(describe(pick_device(conditions.device))):
-        click.echo(f"Warning: {hazard}", err=True)
+    device = pick_device(conditions.device)
+    for hazard in timing_hazards(readings(device) | describe(device)):
+        warn(hazard)
     models: dict[Path, tuple[Any, float]] = {}
     speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
     library = LibraryObservations() if beside_generate else None

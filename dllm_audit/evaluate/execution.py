@@ -25,9 +25,11 @@ from dllm_audit.evaluate.prompts import TaskItem, chat_template_of
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Decoding, Scoring, stored_beside, work_of
 from dllm_audit.measure.books import close_books
-from dllm_audit.measure.environment import code_commit, describe, file_sha256
+from dllm_audit.measure.energy import EnergySource, find_energy_source
+from dllm_audit.measure.environment import at, code_commit, describe, file_sha256, readings
 from dllm_audit.measure.load import CLOSED, Load
 from dllm_audit.measure.steady import warm_up
+from dllm_audit.measure.usage import UsageMeter
 from dllm_audit.models.loading import LoadedModel, ModelSource, weight_files
 from dllm_audit.records import EngineLog, Failure, ForwardShape, Generation, ScoredAnswer
 from dllm_audit.settings import Resolution
@@ -61,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all runs of one command share."""
+    """What all runs of one command share. energy: what counts joules, with the idle power; None: without it."""
 
     command: str
     device: str = "auto"
@@ -74,6 +76,7 @@ class Conditions:
     trace: int = 8
     resume: bool = False
     allow_code: bool = False
+    energy: EnergySource | None = None
     invocation: str = field(default_factory=lambda: secrets.token_hex(4))
 
 
@@ -191,7 +194,7 @@ def begin(
         "code_commit": code_commit(),
         "command": plan.conditions.command,
         "load_seconds": load_seconds,
-        "environment": describe(model.device),
+        "environment": describe(model.device) | at("before", readings(model.device)),
         "warm_up": warmed,
         "waivers": list(cell.backend.waivers),
         "notes": [],
@@ -232,7 +235,8 @@ def begin(
             }
         )
     done = len(plan.work.items) - len(pending)
-    return OpenRun(plan, store, run_id, sitting, manifest, done, {"warm_up": sum(warmed["seconds"])})
+    usage = UsageMeter(model.device, plan.conditions.energy or find_energy_source(model.device))
+    return OpenRun(plan, store, run_id, sitting, manifest, done, {"warm_up": sum(warmed["seconds"])}, usage)
 
 
 @dataclass
@@ -240,7 +244,8 @@ class OpenRun:
     """A run that has begun: decode what is left, at once or in parts, then `finish`, all inside `kept`.
 
     What lies between two parts belongs to nobody: no clock runs. manifest: what is known of the run so far.
-    done, failed: of all its requests. spent: seconds of what is outside the timed region. logs, wall_seconds: of the parts.
+    done, failed: of all its requests. spent: seconds of what is outside the timed region. usage: memory and energy of the parts.
+    logs, wall_seconds: of the parts.
     """
 
     plan: RunPlan
@@ -250,6 +255,7 @@ class OpenRun:
     manifest: dict[str, Any]
     done: int
     spent: dict[str, float]
+    usage: UsageMeter
     failed: int = 0
     logs: list[EngineLog] = field(default_factory=list)
     wall_seconds: float = 0.0
@@ -271,6 +277,8 @@ class OpenRun:
             raise
 
     def _keep_log(self, status: str) -> None:
+        self._note_usage()
+        self.store.set_manifest(self.run_id, self.manifest)
         if self.logs:
             log = join_logs(self.logs)
             self.store.add_log(self.run_id, self.sitting, log)
@@ -278,6 +286,15 @@ class OpenRun:
                 notes = [*self.manifest["notes"], *log.notes]
                 self.store.set_manifest(self.run_id, {**self.manifest, "notes": list(dict.fromkeys(notes))})
         self.store.end_run(self.run_id, status)
+
+    def _note_usage(self) -> None:
+        """Add what this sitting used, and how the machine is now, to the manifest."""
+        manifest, device = self.manifest, self.plan.model.device
+        before = [used for used in manifest.get("usage", []) if used["sitting"] != self.sitting]
+        manifest["usage"] = [*before, {"sitting": self.sitting, **self.usage.as_dict()}]
+        # Of a resumed run every sitting has an environment of its own.
+        here = manifest["resumed_with"][-1] if self.sitting > 1 else manifest
+        here["environment"] = here["environment"] | at("after", readings(device))
 
     def decode(
         self, items: Sequence[Any], tell: Callable[[Progress], None], arrivals: Sequence[float] | None = None
@@ -325,11 +342,13 @@ class OpenRun:
                 unstored = ()
             self.done += 1
             self.failed += isinstance(result, Failure)
+            self.usage.look()
             tell(progress())
             outside += time.perf_counter() - handed_over
 
         started = time.perf_counter()
-        self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
+        with self.usage.window():
+            self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
         self.wall_seconds += time.perf_counter() - started - outside
 
     def finish(
@@ -344,6 +363,7 @@ class OpenRun:
         store.add_log(run_id, self.sitting, log)
         # It is stored: whatever comes now, it is not stored again.
         self.logs.clear()
+        self._note_usage()
         manifest |= found or {}
         spent = self.spent | {"preparing": self.wall_seconds - log.makespan_seconds, "storing": log.store_seconds}
         with _timed(spent, "scoring"):

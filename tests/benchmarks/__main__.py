@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-from dllm_audit.measure.environment import describe, timing_hazards
+from dllm_audit.measure.environment import describe, readings
+from dllm_audit.measure.hazards import timing_hazards
 from tests.benchmarks import baseline, batching, books, coverage, memory, overhead
 
 BENCHMARKS = {
@@ -24,7 +25,7 @@ def main() -> None:
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         sys.exit(f"There is no benchmark {unknown[0]!r}. Known: {', '.join(BENCHMARKS)}.")
-    facts = describe(torch.device("cpu"))
+    facts = describe(torch.device("cpu")) | readings()
     print(f"{facts['cpu']}, {facts['threads']} threads, torch {facts['torch']}, transformers {facts['transformers']}")
     for hazard in timing_hazards(facts):
         print(f"Warning: {hazard}")

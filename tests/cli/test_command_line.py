@@ -158,29 +158,50 @@ def test_backends_for_a_person_names_settings_with_their_defaults(call):
     assert "stop_at_eos=false" in out
 
 
-def test_doctor_describes_the_machine_and_warns_of_what_spoils_timing(call, monkeypatch):
+@pytest.fixture
+def machine(monkeypatch):
+    """Give the doctor a machine with these facts and readings."""
     from dllm_audit.measure import environment
 
-    facts = {"cores_usable": 2, "threads": 8, "load_average_1min": 3.5, "cpu_governor": "powersave"}
-    monkeypatch.setattr(environment, "describe", lambda device=None: facts)
+    def install(facts, readings):
+        monkeypatch.setattr(environment, "describe", lambda device=None: facts)
+        monkeypatch.setattr(environment, "readings", lambda device=None: readings)
+
+    return install
+
+
+def test_doctor_describes_the_machine_and_warns_of_what_spoils_timing(call, machine):
+    facts = {"cores_usable": 2, "threads": 8, "cpu_governor": "powersave"}
+    machine(facts, {"load_average_1min": 3.5})
     status, out, _ = call("doctor", "--device", "cpu", "--json")
     assert status == 0
     report = json.loads(out)
-    assert report["environment"] == facts
+    assert report["environment"] == facts | {"load_average_1min": 3.5}
     assert set(report["backends"]) >= FIRST_FIVE
-    assert report["warnings"] == [
-        "torch uses 8 threads on 2 usable cores; set OMP_NUM_THREADS=2.",
-        "Other work is running: the load average is 3.5 on 2 cores. Times will be noisy.",
-        "The CPU frequency governor is 'powersave'; clocks may change during a run.",
+    assert [warning.split(":")[0] for warning in report["warnings"]] == [
+        "torch uses 8 threads on 2 usable cores",
+        "Other work is running",
+        "The CPU frequency governor is 'powersave'",
     ]
+    assert report["measured_by"]["peak_memory"].startswith("VmHWM of the process")
+    assert report["measured_by"]["energy"]
+    assert report["measured_by"]["weight_hashes"].endswith("sha256.json")
 
 
-def test_doctor_says_when_nothing_spoils_timing(call, monkeypatch):
-    from dllm_audit.measure import environment
-
-    monkeypatch.setattr(environment, "describe", lambda device=None: {"cores_usable": 8, "threads": 8})
+def test_doctor_says_when_nothing_spoils_timing(call, machine):
+    machine({"cores_usable": 8, "threads": 8}, {})
     _, out, _ = call("doctor", "--device", "cpu")
     assert out.endswith("Nothing was found that spoils timing.\n")
+
+
+def test_doctor_says_why_something_cannot_be_read(call, machine, monkeypatch):
+    from dllm_audit.measure import energy
+
+    machine({"cpu_governor": "unknown: this system does not tell"}, {})
+    monkeypatch.setattr(energy, "find_energy_source", lambda device: energy.EnergySource(None, "there is no counter"))
+    _, out, _ = call("doctor", "--device", "cpu")
+    assert "cpu_governor    unknown: this system does not tell" in out
+    assert "energy          unknown: there is no counter" in out
 
 
 # -- data --

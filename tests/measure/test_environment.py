@@ -1,4 +1,4 @@
-"""What a measurement stands on is read, never changed, and a fact that cannot be read is left out."""
+"""What a measurement stands on is read, never changed, and a fact that cannot be read is left out or says why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dllm_audit.measure import environment
-from dllm_audit.measure.environment import code_commit, describe, file_sha256, timing_hazards
+from dllm_audit.measure.environment import at, code_commit, describe, file_sha256, readings
 
 
 def test_a_description_is_flat_json_without_unknowns():
@@ -24,9 +24,53 @@ def test_a_description_is_flat_json_without_unknowns():
     assert {"platform", "python", "cpu", "memory_bytes", "transformers", "lm_eval", "duckdb"} <= facts.keys()
 
 
+def test_readings_of_the_moment_are_no_part_of_a_description_and_never_a_nuisance():
+    from dllm_audit.analysis.manifests import is_reading
+
+    now = readings(torch.device("cpu"))
+    assert json.loads(json.dumps(now)) == now
+    assert now["memory_available_bytes"] > 0
+    assert not now.keys() & describe(torch.device("cpu")).keys()
+    assert at("after", {"cpu_mhz": 5}) == {"cpu_mhz_after": 5}
+    assert all(is_reading(name) for name in (*at("before", now), *at("after", now)))
+    assert not [name for name in describe(torch.device("cpu")) if is_reading(name)]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, None),
+        ({"/sys/fs/cgroup/cpu.max": "150000 100000"}, 1.5),
+        ({"/sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 4.0),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_the_cores_that_a_container_grants_are_known(monkeypatch, files, cores):
+    monkeypatch.setattr(environment, "_read", files.get)
+    assert describe().get("cores_quota") == cores
+
+
+def test_what_a_reader_would_miss_says_why_it_is_unknown(monkeypatch):
+    monkeypatch.setattr(environment, "_read", lambda path: None)
+    facts = describe(torch.device("cpu"))
+    assert facts["cpu_governor"] == "unknown: this system does not tell"
+    assert "last_level_cache" not in facts
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_fact(monkeypatch):
+    monkeypatch.setattr(environment.shutil, "which", lambda name: "/usr/bin/nvidia-smi" if "nvidia" in name else None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    facts = describe(torch.device("cpu"))
+    assert facts["gpu_unused"].startswith("an NVIDIA driver is here, but torch")
+    assert "a CPU build, sees no CUDA device" in facts["gpu_unused"]
+
+
 def test_a_description_changes_no_setting():
     before = (torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_float32_matmul_precision())
     describe(torch.device("cpu"))
+    readings(torch.device("cpu"))
     assert (torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_float32_matmul_precision()) == before
 
 
@@ -95,26 +139,3 @@ def test_the_commit_of_the_code_is_known_in_a_checkout_and_says_when_files_diffe
     assert len(clean) == 12
     tracked.write_text("2")
     assert code_commit() == clean + "+changes"
-
-
-@pytest.mark.parametrize(
-    ("facts", "hazards"),
-    [
-        ({}, []),
-        ({"cores_usable": 4, "threads": 4, "load_average_1min": 2.0, "cpu_governor": "performance"}, []),
-        ({"cores_usable": 2, "threads": 3}, ["torch uses 3 threads on 2 usable cores; set OMP_NUM_THREADS=2."]),
-        (
-            {"cores_usable": 2, "load_average_1min": 1.1},
-            ["Other work is running: the load average is 1.1 on 2 cores. Times will be noisy."],
-        ),
-        ({"cpu_governor": "powersave"}, ["The CPU frequency governor is 'powersave'; clocks may change during a run."]),
-        ({"gpu": "G", "gpu_throttle_reasons": "0x0000000000000000"}, []),
-        ({"gpu": "G", "gpu_throttle_reasons": "0x0000000000000001"}, []),  # idle
-        (
-            {"gpu": "G", "gpu_throttle_reasons": "0x0000000000000008"},
-            ["The GPU reports throttle reasons 0x0000000000000008; its clocks are being held down."],
-        ),
-    ],
-)
-def test_what_spoils_timing_is_said(facts, hazards):
-    assert timing_hazards(facts) == hazards
