@@ -42,9 +42,9 @@ class FixedForwards:
         self.canvas = canvas
         self.key_values = key_values
         self.width = width
-        rows, columns = canvas.tokens.shape
+        self.rows, columns = canvas.tokens.shape
         self.arange = torch.arange(columns, device=model.device)
-        self.sizes = [2**n for n in range((rows - 1).bit_length())] + [rows]
+        self.sizes = [2**n for n in range((self.rows - 1).bit_length())] + [self.rows]
         began = time.perf_counter()
         self.numbers = {
             size: torch.tensor([_NOBODY] * size, dtype=torch.int64, device=model.device) for size in self.sizes
@@ -60,8 +60,16 @@ class FixedForwards:
         """Last hidden states, float [B', width, H] with B' >= B; overwritten by the next call."""
         size = next(size for size in self.sizes if size >= len(slots))
         asked = [(slot, w.lo, w.hi, w.visible) for slot, w in zip(slots, windows, strict=True)]
-        self.numbers[size].copy_(torch.tensor(asked + [_NOBODY] * (size - len(asked)), dtype=torch.int64))
-        return self.steps[size]()
+        if size < self.rows:
+            self.numbers[size].copy_(torch.tensor(asked + [_NOBODY] * (size - len(asked)), dtype=torch.int64))
+            return self.steps[size]()
+        # A batch of all rows reads keys and values in place, so each stands at its own slot, whoever is absent.
+        everyone = [(slot, *_NOBODY[1:]) for slot in range(size)]
+        for one in asked:
+            everyone[one[0]] = one
+        self.numbers[size].copy_(torch.tensor(everyone, dtype=torch.int64))
+        states = self.steps[size]()
+        return states if len(asked) == size else states[torch.tensor(list(slots), device=states.device)]
 
     def _step(self, numbers: Tensor) -> Tensor:
         slots, lo, hi, visible = numbers.unbind(dim=1)

@@ -48,7 +48,10 @@ class KeyValues(Cache):
         visible: int,
         slot: slice | None,
     ) -> None:
-        """slots: int64 [B] or None for one row given by `slot`; columns: int64 [B, W], or a slice for one row."""
+        """slots: int64 [B] or None for one row given by `slot`; columns: int64 [B, W], or a slice for one row.
+
+        As many slots as the buffer has rows must be all of them in order: then it is read in place.
+        """
         self._plan = (slots, columns, from_start, visible, slot)
 
     def update(

@@ -22,15 +22,35 @@ REQUESTS = [
 ]
 
 
-def decode(name, engine, concurrency, given):
+def decode(name, engine, concurrency, given, requests=REQUESTS):
     model = dataclasses.replace(model_of(CELLS[name]), engine=engine)
     results = {}
-    log = backend(name).open(model, given).generate(REQUESTS, lambda r: results.__setitem__(r.id, r), concurrency, True)
+    log = backend(name).open(model, given).generate(requests, lambda r: results.__setitem__(r.id, r), concurrency, True)
     return results, log
 
 
 def facts(results):
     return {id: (r.output_ids, dict(r.forwards), r.query_positions, r.trace.forwards) for id, r in results.items()}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_row_reads_its_own_keys_when_one_before_it_has_ended(name, monkeypatch):
+    """Batches are filled up to a power of two, so with three rows left of four one is as large as the key-value buffer."""
+    lengths = [(1, 1), (7, 13), (8, 8), (9, 16), (33, 5), (3, 2), (4, 20), (5, 9), (12, 3)]
+    requests = [
+        Request(str(n), prompt_ids=tuple(3 + (5 * i + n) % 80 for i in range(length)), settings={"gen_length": window})
+        for n, (length, window) in enumerate(lengths)
+    ]
+    given = {"block_length": 6, "threshold": 0.3} if name.startswith("dualcache") else {}
+    eager, _ = decode(name, "eager", 8, given, requests)
+    with_gaps = []
+    run = FixedForwards.run
+    monkeypatch.setattr(
+        FixedForwards, "run", lambda self, slots, windows: with_gaps.append(list(slots)) or run(self, slots, windows)
+    )
+    fixed, _ = decode(name, "fixed", 8, given, requests)
+    assert facts(fixed) == facts(eager)
+    assert any(4 < len(slots) < 8 and slots[-1] >= len(slots) for slots in with_gaps)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 5])
