@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dllm_audit.analysis.agreement import Agreement
+    from dllm_audit.analysis.consumption import Consumption
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.likelihoods import Likelihoods
     from dllm_audit.analysis.load import LoadFigures, Streaming
@@ -72,6 +73,16 @@ def text_facts(found: TextQuality | None) -> dict[str, Any] | None:
     }
 
 
+def consumption_facts(found: Consumption) -> dict[str, Any]:
+    """Memory at its peak and energy."""
+    names = ("peak_memory", "energy", "idle_power", "per_token", "per_correct")
+    return {
+        **{name: figure_facts(getattr(found, name)) for name in names},
+        "memory_of": found.memory_of,
+        "counter": found.counter,
+    }
+
+
 def agreement_facts(found: Agreement) -> dict[str, Any]:
     """How far two runs give the same tokens."""
     return {"tokens": figure_facts(found.tokens), "answers": figure_facts(found.answers)}
@@ -118,6 +129,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "load": load_facts(summary.load),
         "streaming": streaming_facts(summary.streaming),
         "seconds": {share.item: share.seconds for share in summary.seconds},
+        "outside_seconds": summary.outside_seconds,
         "share_of_bound": summary.bound.as_dict(),
         "strength": None if (strength := strength_of(summary)) is None else strength.as_dict(),
         "metrics": [
@@ -131,6 +143,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
             for m in summary.metrics
         ],
         "text_quality": text_facts(summary.text),
+        "consumption": consumption_facts(summary.consumption),
         "likelihoods": likelihood_facts(summary.likelihoods),
         "conventions": [
             {"id": c.id, "formula": c.formula, "rate": figure_facts(c.rate), "inflation": c.inflation, "hides": c.hides}

@@ -18,6 +18,9 @@ from dllm_audit.statistics.latency import latency_percentile
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
+MOST_BARS = 8
+"""So many numbers of rows are told apart where the batch is shown."""
+
 _NOT_RECORDED = "not recorded when this was run"
 
 
@@ -52,6 +55,22 @@ class LoadFigures:
     idle: Figure
     queue: Mapping[float, Figure]
     compiled_graphs: int
+
+    @property
+    def histogram(self) -> tuple[tuple[str, float, float], ...]:
+        """(rows, share of the forwards, share of their time); where rows vary much, neighbouring numbers together."""
+        if len(self.batches) <= MOST_BARS:
+            return tuple((str(batch.rows), batch.share, batch.time_share) for batch in self.batches)
+        low, high = self.batches[0].rows, self.batches[-1].rows
+        width = -(-(high - low + 1) // MOST_BARS)
+        found = []
+        for first in range(low, high + 1, width):
+            last = min(first + width - 1, high)
+            inside = [batch for batch in self.batches if first <= batch.rows <= last]
+            if inside:
+                shares = sum(batch.share for batch in inside), sum(batch.time_share for batch in inside)
+                found.append((f"{first}-{last}" if last > first else str(first), *shares))
+        return tuple(found)
 
     @property
     def words(self) -> str:

@@ -30,6 +30,18 @@ def asks_for_likelihoods(run: Mapping[str, Any]) -> bool:
     return bool(run.get("output_type", "generate_until") != "generate_until")
 
 
+def speed_alone(run: Mapping[str, Any]) -> str:
+    """What a run was given that measured speed alone, in words; empty for a run of a task, which has a quality too."""
+    prompts = run["manifest"].get("prompts")
+    facts = prompts.get("speed_alone") if isinstance(prompts, Mapping) else None
+    if not isinstance(facts, Mapping):
+        return ""
+    words = f"{facts.get('prompt_tokens')} prompt tokens of {facts.get('prompts')}"
+    fixed = not run["settings"].get("stop_at_eos")
+    words += f", every output {run['settings'].get('gen_length')} positions long" if fixed else ""
+    return f"fixed work: {words}" if fixed or facts.get("prompts") != "text" else words
+
+
 def stands_alone(run: Mapping[str, Any]) -> bool:
     """Whether every request of a run had the engine to itself and queued for nobody, so that requests are independent."""
     return bool(run["concurrency"] == 1 and run.get("load", "closed") == "closed")

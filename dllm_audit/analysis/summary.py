@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
+from dllm_audit.analysis.consumption import Consumption, consumption_of
 from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.likelihoods import Likelihoods, likelihood_notes, likelihoods_of_rows
@@ -136,6 +137,7 @@ class RunSummary:
     truncation_rate: Figure
     metrics: tuple[Metric, ...]
     text: TextQuality | None
+    consumption: Consumption
     conventions: tuple[Convention, ...]
     notes: tuple[str, ...]
     likelihoods: Likelihoods | None
@@ -169,6 +171,16 @@ class RunSummary:
     @property
     def environment(self) -> Mapping[str, Any]:
         return _group(self.run, "environment")
+
+    @property
+    def outside_seconds(self) -> dict[str, float]:
+        """Seconds that the run took outside every clock, by what went on meanwhile; what was not recorded is left out."""
+        found = {"loading": self.run["manifest"].get("load_seconds"), **_group(self.run, "outside_seconds")}
+        return {
+            name.replace("_", "-"): float(seconds)
+            for name, seconds in found.items()
+            if name != "sitting" and sound(seconds)
+        }
 
     @property
     def books_close(self) -> bool | None:
@@ -307,6 +319,7 @@ def summarise_rows(
         truncation_rate=rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
         metrics=scored,
         text=text_quality_of_rows(requests, answers, text_likelihoods),
+        consumption=consumption_of(run, answered_tokens, _correct(scored), len({r["sitting"] for r in done})),
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
         notes=(*_notes(run, requests, stored, damaged, makespan, failures), *load.notes),
         likelihoods=None,
@@ -502,11 +515,18 @@ def _extraction_failures(filter: str, rows: Sequence[Mapping[str, Any]]) -> Figu
     return rate(sum(r.strip() in _NOT_EXTRACTED for r in responses), len(responses), "documents")
 
 
+def _correct(metrics: Sequence[Metric]) -> float | None:
+    """How many documents the deciding metric calls right; None where it does not call them right or wrong."""
+    metric = deciding_metric(metrics)
+    if metric is None or not metric.binary or metric.figure.value is None:
+        return None
+    return metric.figure.value * metric.documents
+
+
 def _with_correct_per_second(summary: RunSummary) -> RunSummary:
-    metric, seconds = summary.primary_metric, summary.makespan_seconds.value
-    if metric is None or not metric.binary or not seconds or metric.figure.value is None:
+    correct, seconds = _correct(summary.metrics), summary.makespan_seconds.value
+    if correct is None or not seconds:
         return summary
-    correct = metric.figure.value * metric.documents
     return replace(summary, correct_per_second=Figure(correct / seconds, "correct answers/s", "derived"))
 
 

@@ -71,6 +71,8 @@ def _facts(store: Store) -> list[dict[str, Any]]:
                 "output_type": run["output_type"],
                 "role": run["role"],
                 "concurrency": run["concurrency"],
+                "load": run["load"],
+                "arrival_rate": run["arrival_rate"],
                 "repeat": run["repeat"],
                 "requests": count["requests"],
                 "planned_requests": run["planned_requests"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,10 @@ from dllm_audit.cli.options import database_option, json_option
 from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
+    from dllm_audit.analysis.consumption import Consumption
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.likelihoods import Likelihoods
+    from dllm_audit.analysis.load import LoadFigures
     from dllm_audit.analysis.pairing import Comparison
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.analysis.text_quality import TextQuality
@@ -86,7 +89,8 @@ def _parts(summary: RunSummary, references: Mapping[str, Comparison]) -> list[st
         parts.append(_metrics(summary))
     if summary.text is not None:
         parts.append(_text(summary.text, references))
-    parts += [_latency(summary), _time(summary), _bound(summary)]
+    parts += [_latency(summary), _load(summary.load), _time(summary), _bound(summary), *_strength(summary)]
+    parts.append(_consumption(summary.consumption))
     if summary.conventions:
         parts.append(_conventions(summary))
     if summary.failures:
@@ -99,6 +103,7 @@ def _parts(summary: RunSummary, references: Mapping[str, Comparison]) -> list[st
 
 def _head(summary: RunSummary) -> str:
     from dllm_audit.analysis.labels import label
+    from dllm_audit.analysis.rows import speed_alone
 
     run, facts = summary.run, summary.model_facts
     lines = [
@@ -106,6 +111,7 @@ def _head(summary: RunSummary) -> str:
         f"  {run['task']} with {run['model']}"
         + (f" ({facts['provenance']})" if facts.get("provenance") else "")
         + f", {run['concurrency']} in flight, started {run['started_at']:%Y-%m-%d %H:%M:%S} UTC",
+        *([f"  Speed alone ({alone}): no quality was measured"] if (alone := speed_alone(run)) else []),
         f"  {summary.answered} of {run['planned_requests']} requests answered"
         + (f", {summary.failed} failed" if summary.failed else "")
         + (f": unfinished ({run['status']})" if summary.unfinished else ""),
@@ -242,12 +248,39 @@ def _latency(summary: RunSummary) -> str:
     from dllm_audit.analysis.tables import aligned
 
     rows = [("", *(f"{p:g} %" for p in summary.latency))]
-    lines = [("whole answer", summary.latency), ("first token final", summary.ttft)]
+    streaming = summary.streaming
+    lines = [
+        ("whole answer", summary.latency),
+        ("first token final", summary.ttft),
+        ("first text delivered", streaming.delivered),
+    ]
+    if streaming.blocks:
+        lines.append(("a block", streaming.block_latency))
     if summary.likelihoods is not None:
         lines = [("whole request", summary.latency)]
+    if summary.load.kind != "closed":
+        lines.append(("queued for a row", summary.load.queue))
     for name, figures in lines:
         rows.append((name, *("-" if f.value is None else f"{f.value:.3f} s" for f in figures.values())))
-    return "Latency\n" + aligned(rows, right=range(1, len(rows[0])), indent="  ")
+    text = "Latency\n" + aligned(rows, right=range(1, len(rows[0])), indent="  ")
+    if streaming.blocks:
+        mean, rate = _said(streaming.mean_block_latency, "{:.3f} s")[0], _said(streaming.blocks_per_second, "{:.2f}")[0]
+        text += f"\n  {streaming.blocks} blocks closed, {mean} each on average, {rate} blocks/s over the whole time"
+    return text
+
+
+def _load(load: LoadFigures) -> str:
+    """How requests came, and how many rows the forwards really had."""
+    from dllm_audit.analysis.tables import aligned
+
+    rows = [("rows of a forward, mean", *_said(load.mean_rows, "{:.2f}"))]
+    if load.histogram:
+        shares = ", ".join(f"{rows}: {share:.1%}" for rows, share, _ in load.histogram)
+        rows.append(("rows: share of forwards", "", shares))
+    for name, figure in (("ramp-up", load.ramp), ("drain", load.drain), ("idle", load.idle)):
+        rows.append((f"{name}, of the whole time", *_said(figure, "{:.1%}")))
+    at_most = "" if load.rows is None else f", at most {load.rows} in flight"
+    return f"Load: {load.words}{at_most}\n" + aligned(rows, right={1}, indent="  ")
 
 
 def _time(summary: RunSummary) -> str:
@@ -261,6 +294,9 @@ def _time(summary: RunSummary) -> str:
         text += f"\n  separately measured parts against the wall time: {summary.discrepancy * 100:+.1f} %"
         if summary.doubt == float("inf"):
             text += ", so no speed is concluded from this run"
+    if summary.outside_seconds:
+        outside = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in summary.outside_seconds.items())
+        text += f"\n  outside the clock: {outside}"
     return text
 
 
@@ -289,6 +325,44 @@ def _bound(summary: RunSummary) -> str:
     if found.total.reason:
         lines.append("  " + _clean(found.total.reason))
     return "\n".join(lines)
+
+
+def _strength(summary: RunSummary) -> list[str]:
+    """An autoregressive run beside transformers' own decoding of the same prompts."""
+    from dllm_audit.analysis.baseline import strength_of
+    from dllm_audit.analysis.tables import aligned
+
+    found = strength_of(summary)
+    if found is None:
+        return []
+    lines = ["As a baseline (library: transformers' own decoding on the same weights, observed in the same process)"]
+    if found.observed is not None:
+        rows = [("", "tokens/s", "same tokens", "this run's decoder over it", "")]
+        for side, figure in (
+            (s, {"generate": found.generate, "prompt lookup": found.lookup}.get(s.name)) for s in found.observed.sides
+        ):
+            rate = side.tokens * len(side.seconds) / sum(side.seconds)
+            value, note = ("", "") if figure is None else _said(figure, "{:.2f}x")
+            rows.append((side.name, f"{rate:.1f}", f"{side.equal} of {found.observed.prompts}", value, note))
+        lines += [aligned(rows, right={1, 2, 3}, indent="  "), f"  {_clean(found.sample)}"]
+    return ["\n".join([*lines, "  " + _clean(found.sentence)])]
+
+
+def _consumption(found: Consumption) -> str:
+    from dllm_audit.analysis.tables import aligned
+
+    memory = found.peak_memory
+    value, note = _said(memory if memory.value is None else replace(memory, value=memory.value / 1e6), "{:,.1f} MB")
+    rows = [("memory at its peak", value, _clean(found.memory_of or note))]
+    value, note = _said(found.energy, "{:,.1f} J")
+    rows.append(("energy", value, _clean(found.counter if found.energy.value is not None else note)))
+    if found.energy.value is not None:
+        rows += [
+            ("energy per answered token", *_said(found.per_token, "{:.3f} J")),
+            ("energy per correct answer", *_said(found.per_correct, "{:.1f} J")),
+            ("power of the idle device", *_said(found.idle_power, "{:.1f} W")),
+        ]
+    return "Memory and energy\n" + aligned(rows, right={1}, indent="  ")
 
 
 def _conventions(summary: RunSummary) -> str:
