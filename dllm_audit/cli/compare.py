@@ -1,39 +1,109 @@
-"""`dllm-audit compare`: two runs on the same documents."""
+"""`dllm-audit compare`: two runs on the same documents, or every run of the newest command against its baseline."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dllm_audit.cli.margin import margin_option
 from dllm_audit.cli.options import database_option, json_option
+from dllm_audit.cli.terminal import say, say_json
+from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dllm_audit.analysis.bounds import Decomposition
     from dllm_audit.analysis.figures import Figure
     from dllm_audit.analysis.pairing import Comparison
+    from dllm_audit.analysis.sweeps import Sweep
+    from dllm_audit.store.database import Store
 
 
 @click.command(epilog="Example: dllm-audit compare $(dllm-audit runs --json | jq -r '.runs[-2:][].run_id') --margin 2")
-@click.argument("candidate", metavar="RUN")
-@click.argument("baseline", metavar="RUN")
+@click.argument("runs", nargs=-1, metavar="[RUN [RUN]]")
 @margin_option
 @database_option
 @json_option
-def command(candidate: str, baseline: str, margin: float, database: Path, as_json: bool) -> None:
+def command(runs: tuple[str, ...], margin: float | None, database: Path, as_json: bool) -> None:
     """Compare the first run with the second, paired by document: speed, quality, length, and what differs.
 
-    "Faster and not worse" is said only when both are decided and nothing but backend, model and decode settings differs.
+    Of one run alone with its baseline. Without any, every configuration of the newest command with its baseline, and what a
+    sweep over concurrency or a factorial of it says. "Faster and not worse" is said only when both are decided, the baseline
+    is not weak, and nothing but backend, model and decode settings differs.
     """
+    from dllm_audit.analysis.factorials import factorials_of
     from dllm_audit.analysis.facts import comparison_facts
-    from dllm_audit.analysis.pairing import compare
+    from dllm_audit.analysis.pairing import Comparisons
+    from dllm_audit.analysis.sweeps import sweeps_of
+    from dllm_audit.cli.factorial import factorial_text
     from dllm_audit.store.database import Store
 
+    if len(runs) > 2:
+        raise UsageError(f"compare takes two runs, and {len(runs)} are given.")
     with Store.open(database) as store:
-        found = compare(store, candidate, baseline, margin / 100)
-    click.echo(json.dumps(comparison_facts(found), indent=2, default=str) if as_json else _words(found))
+        stored = store.runs()
+        comparisons = Comparisons(store, stored)
+        if len(runs) == 2:
+            found = comparisons.compare(*runs, margin)
+            if as_json:
+                say_json(_plain(comparison_facts(found)), indent=2)
+            else:
+                say(_words(found))
+            return
+        pairs, made = _chosen(store, stored, runs)
+        compared = [comparisons.compare(ours["run_id"], theirs["run_id"], margin) for ours, theirs in pairs]
+        sweeps = sweeps_of(compared, comparisons)
+        factorials = factorials_of(store, comparisons, made)
+    if as_json:
+        facts = {
+            "comparisons": [comparison_facts(found) for found in compared],
+            "sweeps": [sweep.as_dict() for sweep in sweeps],
+            "factorials": [factorial.as_dict() for factorial in factorials],
+        }
+        say_json(_plain(facts), indent=2)
+        return
+    parts = [_words(found) for found in compared]
+    say(("\n\n" + "-" * 100 + "\n\n").join([*parts, *map(_sweep, sweeps), *map(factorial_text, factorials)]))
+
+
+def _chosen(
+    store: Store, stored: Sequence[Mapping[str, Any]], runs: Sequence[str]
+) -> tuple[list[tuple[Mapping[str, Any], Mapping[str, Any]]], list[Mapping[str, Any]]]:
+    """(pairs to compare, the runs of the command that they are of) where not both sides are named."""
+    from dllm_audit.analysis.factorials import levels_of
+    from dllm_audit.analysis.references import baseline_of, newest_pairs
+
+    if runs:
+        run = store.run(runs[0])
+        baseline = baseline_of(run, stored)
+        if baseline is None:
+            raise UsageError(
+                f"{run['run_id']} has no baseline in {store.path}: no autoregressive run of {run['task']}, and its command made "
+                "none. Name the run to compare it with too, or make one: dllm-audit run ... --baseline ar"
+            )
+        return [(run, baseline)], []
+    pairs = newest_pairs(stored)
+    newest = pairs[0][0]["invocation"] if pairs else None
+    designs = [run for run in stored if levels_of(run) is not None]
+    if designs and (newest is None or designs[-1]["started_at"] > pairs[0][0]["started_at"]):
+        newest = designs[-1]["invocation"]
+        pairs = [pair for pair in pairs if pair[0]["invocation"] == newest]
+    made = [run for run in stored if run["invocation"] == newest]
+    if not made:
+        raise UsageError(
+            f"{store.path} holds nothing to compare: no run has a baseline there. Name two runs, dllm-audit compare RUN RUN, or "
+            "make a baseline: dllm-audit run --backend dualcache --baseline ar --task gsm_mini"
+        )
+    return pairs, made
+
+
+def _plain(facts: dict[str, Any]) -> Any:
+    """The same facts with dates and the like as text."""
+    return json.loads(json.dumps(facts, default=str))
 
 
 def _words(found: Comparison) -> str:
@@ -73,6 +143,9 @@ def _words(found: Comparison) -> str:
             f"  the same tokens in {_share(found.agreement.tokens)} of the positions, the same answer in "
             f"{_share(found.agreement.answers)} of the documents"
         )
+    if found.strength is not None:
+        sample = f" ({found.strength.sample})" if found.strength.sample else ""
+        lines.append(one_line(f"  {found.strength.sentence}{sample}", 600))
     for quality in found.qualities:
         lines.append(
             one_line(f"  {quality.label}: {_quality(quality.candidate)} against {_quality(quality.baseline)}", 400)
@@ -84,6 +157,7 @@ def _words(found: Comparison) -> str:
         lines.append("    " + quality.sentence)
     if not found.qualities:
         lines.append("  No metric was scored on both sides.")
+    lines += ["", _decomposition(found.decomposition)]
     for name, differences in (
         ("Treatment (what is compared)", found.manifests.treatment),
         ("Nuisance (spoils the comparison)", found.manifests.nuisance),
@@ -95,6 +169,65 @@ def _words(found: Comparison) -> str:
     if found.caveats:
         lines += ["", "Caveats", *("  " + one_line(caveat, 400) for caveat in found.caveats)]
     return "\n".join([*lines, "", "Verdict: " + one_line(found.verdict, 1000)])
+
+
+def _decomposition(found: Decomposition) -> str:
+    """The factors of the speed, whose printed ratios multiply to the printed one, and what each kind of forward took."""
+    from dllm_audit.analysis.plain import one_line
+    from dllm_audit.analysis.tables import aligned
+
+    title = "Where the speed comes from"
+    ours, theirs = found.candidate, found.baseline
+    if found.ratio is None or ours is None or theirs is None:
+        return f"{title}\n  {one_line(found.sentence, 600)}"
+    shown = "{:.3f}".format
+    rows: list[tuple[str, ...]] = [("factor", "candidate", "baseline", "ratio")]
+    for factor, text in zip(found.factors, found.texts(shown), strict=True):
+        rows.append((factor.name, f"{factor.candidate:,.4g}", f"{factor.baseline:,.4g}", f"{text}x"))
+    rates = [f"{side.tokens / side.wall_seconds:,.4g}" for side in (ours, theirs)]
+    rows.append(("together: answered tokens/s", *rates, f"{shown(found.ratio)}x"))
+    kinds: list[tuple[str, ...]] = [("side", "forward", "how many", "took", "of the time", "at least")]
+    for name, side in (("candidate", ours), ("baseline", theirs)):
+        for kind in side.kinds:
+            least = "-" if kind.bound_seconds is None else f"{kind.bound_seconds:.3f} s"
+            share = f"{kind.measured_seconds / side.wall_seconds:.1%}"
+            kinds.append((name, kind.kind, str(kind.count), f"{kind.measured_seconds:.3f} s", share, least))
+        share = f"{side.outside_seconds / side.wall_seconds:.1%}"
+        kinds.append((name, "outside of forwards", "", f"{side.outside_seconds:.3f} s", share, ""))
+    if not found.bounded:
+        kinds = [row[:-1] for row in kinds]
+    return "\n".join(
+        [
+            title,
+            aligned(rows, right={1, 2, 3}, indent="  "),
+            "",
+            aligned(kinds, right=range(2, 6), indent="  "),
+            "  " + one_line(found.sentence, 600),
+        ]
+    )
+
+
+def _sweep(found: Sweep) -> str:
+    """A sweep over concurrency for a terminal."""
+    from dllm_audit.analysis.plain import one_line
+    from dllm_audit.analysis.tables import aligned
+
+    rows: list[tuple[str, ...]] = [("in flight", "candidate", "baseline", "speed", "")]
+    for point in found.points:
+        rates = (
+            f"{figure.value:.1f}" if figure.value is not None else "-" for figure in (point.candidate, point.baseline)
+        )
+        rows.append((str(point.concurrency), *rates, *_said(point.speed)))
+    sentences = [found.sentence, found.prediction.sentence, *found.notes]
+    return "\n".join(
+        [
+            one_line(
+                f"Sweep over concurrency on {found.task}: {found.candidate} against {found.baseline}, tokens/s", 400
+            ),
+            aligned(rows, right={0, 1, 2, 3}, indent="  "),
+            *("  " + one_line(sentence, 600) for sentence in sentences),
+        ]
+    )
 
 
 def _said(figure: Figure) -> tuple[str, str]:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from dllm_audit.cli.studies import Study
     from dllm_audit.evaluate.execution import Cell
 
 
-def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None, database: Path, as_json: bool) -> None:
+def show_plan(
+    plan: Sequence[Cell],
+    tasks: Mapping[str, Any],
+    limit: int | None,
+    database: Path,
+    as_json: bool,
+    study: Study,
+) -> None:
     """Print the plan. The time is estimated from earlier runs of the same backend, model and task, if there are any."""
     from dllm_audit.evaluate.prompts import asks_for_likelihoods, build_questions
     from dllm_audit.statistics.power import decidable_margin
@@ -45,6 +54,7 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
             }
         )
     margins = {name: decidable_margin(n).margin for name, n in documents.items()}
+    projected = _projected(study, next(iter(documents.values()))) if study.until_decided else None
     known = [run["estimated_seconds"] for run in runs]
     total = None if any(seconds is None for seconds in known) else sum(known)
     if as_json:
@@ -53,6 +63,7 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
             "requests": sum(run["requests"] for run in runs),
             "estimated_seconds": total,
             "decidable_margin": margins,
+            **({"sequential": {"margin": study.allowed, "projections": projected}} if projected else {}),
         }
         click.echo(json.dumps(facts, indent=2))
         return
@@ -74,6 +85,28 @@ def show_plan(plan: Sequence[Cell], tasks: Mapping[str, Any], limit: int | None,
             f"{name}: {documents[name]} paired documents can decide a quality margin of {100 * margin:.1f} points "
             "(one-sided 5 %, power 80 %, 10 % of the documents discordant)."
         )
+    if projected:
+        click.echo(_projection_words(study.allowed, projected))
+
+
+def _projected(study: Study, available: int) -> list[dict[str, Any]]:
+    """How many pairs an audit takes where the two are equal, and where the candidate loses or gains three margins."""
+    from dllm_audit.statistics.sequential import projected_pairs
+
+    return [asdict(projected_pairs(study.allowed, available, n * study.allowed)) for n in (0, -3, 3)]
+
+
+def _projection_words(margin: float, projected: Sequence[Mapping[str, Any]]) -> str:
+    from dllm_audit.statistics.sequential import MINIMUM_PAIRS
+
+    equal, loses, gains = ({**p, "pairs": max(p["pairs"], MINIMUM_PAIRS)} for p in projected)
+    points = f"{margin * 100:g} points"
+    return (
+        f"Until decided, with {points} allowed: about {equal['pairs']:,} pairs where the two are equally good, "
+        f"{loses['pairs']:,} where the candidate loses {margin * 300:g} points, {gains['pairs']:,} where it gains as many (half of "
+        "such audits take fewer). The documents of this plan decide "
+        f"{equal['decided_within']:.0%} of the audits of equals, as far as quality goes; speed takes {MINIMUM_PAIRS} pairs at least."
+    )
 
 
 def _seconds_per_request(database: Path) -> dict[tuple[str, str, str], float]:

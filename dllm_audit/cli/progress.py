@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dllm_audit.analysis.plain import one_line
+from dllm_audit.cli.auditing import audit_line
 from dllm_audit.cli.opening import Choice, load
 from dllm_audit.cli.terminal import warn
 from dllm_audit.errors import AuditError, Interrupted, UsageError
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from dllm_audit.analysis.summary import RunSummary
     from dllm_audit.evaluate.execution import Cell, Conditions, Progress
+    from dllm_audit.evaluate.sequential import AuditOutcome, AuditState
     from dllm_audit.measure.roofline import DeviceSpeed
     from dllm_audit.store.database import Store
 
@@ -39,47 +43,99 @@ def run_plan(
     """
     from dllm_audit.evaluate.execution import execute
     from dllm_audit.evaluate.library import LibraryObservations
-    from dllm_audit.measure.environment import describe, readings
-    from dllm_audit.measure.hazards import timing_hazards
-    from dllm_audit.models.loading import pick_device
 
-    device = pick_device(conditions.device)
-    for hazard in timing_hazards(readings(device) | describe(device)):
-        warn(hazard)
-    models: dict[Path, tuple[Any, float]] = {}
-    speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
+    loaded = _Loaded(conditions, roofline, without_text)
     library = LibraryObservations() if beside_generate else None
     run_ids: list[str] = []
     ticker = _Ticker(live, len(plan))
     for cell in plan:
-        if cell.source.folder not in models:
+        model, seconds, speed = loaded.of(cell)
+        ticker.next()
+        with _told(ticker, store):
+            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speed, library))
+    return run_ids
+
+
+def run_until_decided(
+    plan: Sequence[Cell],
+    conditions: Conditions,
+    store: Store,
+    margin: float,
+    live: bool,
+    roofline: bool,
+    beside_generate: bool,
+) -> AuditOutcome:
+    """Decode the two sides of one question in turns until it is decided, with a line for every part on stderr.
+
+    Raises as `run_plan` does.
+    """
+    from dllm_audit.evaluate.library import LibraryObservations
+    from dllm_audit.evaluate.sequential import Side, run_audit
+
+    loaded = _Loaded(conditions, roofline, False)
+    library = LibraryObservations() if beside_generate else None
+    sides = [Side(cell, *loaded.of(cell)) for cell in plan]
+    ticker = _Ticker(live, 1)
+    ticker.next()
+
+    def tell(state: AuditState) -> None:
+        ticker.wipe()
+        click.echo(audit_line(state), err=True)
+
+    with _told(ticker, store):
+        return run_audit(sides, conditions, store, margin, tell, ticker.tell, ticker.say, library)
+
+
+class _Loaded:
+    """Loads each model once, measures each device once, and says what on this machine spoils times."""
+
+    def __init__(self, conditions: Conditions, roofline: bool, without_text: bool) -> None:
+        from dllm_audit.measure.environment import describe, readings
+        from dllm_audit.measure.hazards import timing_hazards
+        from dllm_audit.models.loading import pick_device
+
+        device = pick_device(conditions.device)
+        for hazard in timing_hazards(readings(device) | describe(device)):
+            warn(hazard)
+        self.conditions = conditions
+        self.roofline = roofline
+        self.without_text = without_text
+        self.models: dict[Path, tuple[Any, float]] = {}
+        self.speeds: dict[tuple[Any, Any], DeviceSpeed | None] = {}
+
+    def of(self, cell: Cell) -> tuple[Any, float, DeviceSpeed | None]:
+        """(model of a cell, seconds that loading it took, what its device can do at most)."""
+        conditions = self.conditions
+        if cell.source.folder not in self.models:
             began = time.perf_counter()
             loaded = load(Choice(cell.backend, cell.source), conditions.device, conditions.dtype, conditions.engine)
-            if loaded.tokenizer is None and not without_text:
+            if loaded.tokenizer is None and not self.without_text:
                 raise UsageError(
                     f"{cell.source.ref} has no tokenizer, and prompts are text. Put its tokenizer.json into the folder, "
                     "or give token ids to: dllm-audit generate --requests FILE.jsonl"
                 )
-            models[cell.source.folder] = (loaded, time.perf_counter() - began)
-        ticker.next()
-        model, seconds = models[cell.source.folder]
+            self.models[cell.source.folder] = (loaded, time.perf_counter() - began)
+        model, seconds = self.models[cell.source.folder]
         kind = (model.device, model.dtype)
-        if roofline and kind not in speeds:
-            speeds[kind] = _device_speed(*kind)
-        try:
-            run_ids.append(
-                execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speeds.get(kind), library)
-            )
-        except (Interrupted, KeyboardInterrupt):
-            ticker.end()
-            raise Interrupted(
-                f"Interrupted. What had finished is kept in {store.path}; the same command with --resume goes on from there."
-            ) from None
-        except AuditError:
-            ticker.end()
-            raise
+        if self.roofline and kind not in self.speeds:
+            self.speeds[kind] = _device_speed(*kind)
+        return model, seconds, self.speeds.get(kind)
+
+
+@contextmanager
+def _told(ticker: _Ticker, store: Store) -> Iterator[None]:
+    """End the line of progress however a run ends, and say after Ctrl-C how it goes on."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
         ticker.end()
-    return run_ids
+        raise Interrupted(
+            f"Interrupted. What had finished is kept in {store.path}; the same command with --resume goes on from there."
+        ) from None
+    except AuditError:
+        ticker.end()
+        raise
+    ticker.end()
 
 
 def _device_speed(device: Any, dtype: Any) -> DeviceSpeed | None:
@@ -118,6 +174,12 @@ class _Ticker:
         """What goes on after the last request: shown at the end of the line, in place of the time that is left."""
         if self.live and self.last is not None:
             click.echo("\r\033[K" + self._line(self.last) + f", {what} ...", nl=False, err=True)
+
+    def wipe(self) -> None:
+        """Make room for a line of another kind."""
+        if self.live and self.last is not None:
+            click.echo("\r\033[K", nl=False, err=True)
+        self.last = None
 
     def end(self) -> None:
         if self.last is not None:

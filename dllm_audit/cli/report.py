@@ -32,7 +32,7 @@ DEFAULT_REPORT = "dllm-audit-report.html"
 @margin_option
 @database_option
 @json_option
-def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, as_json: bool) -> None:
+def command(output: Path, runs: tuple[str, ...], margin: float | None, database: Path, as_json: bool) -> None:
     """Write the results and the published claims into one HTML page that opens from disk without network.
 
     An older report of the same name is replaced once the new one is complete; no other file is.
@@ -51,7 +51,7 @@ def command(output: Path, runs: tuple[str, ...], margin: float, database: Path, 
     click.echo(f"Reading {database} ...", err=True)
     with Store.open(database) as store:
         chosen = list({run["run_id"]: run for name in runs for run in [store.run(name)]}.values()) or None
-        report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin / 100, traps=traps)
+        report = gather(store, load_claims(), chosen, token_texts=token_texts(), margin=margin, traps=traps)
     write_whole(output, render(report))
     if as_json:
         click.echo(json.dumps(facts(output, report), indent=2), err=is_stdout(output))

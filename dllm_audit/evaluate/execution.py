@@ -48,6 +48,7 @@ class Cell:
 
     task: lm-eval's, or a `SpeedWork`. given: the settings as typed. concurrency: requests in flight at most.
     role: candidate, baseline, or control (the baseline once more, for the A/A check). load: when requests arrive.
+    factorial: of a factorial, which of its factors are on.
     """
 
     backend: Backend
@@ -59,6 +60,7 @@ class Cell:
     repeat: int
     role: str = "candidate"
     load: Load = CLOSED
+    factorial: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ def begin(
         "notes": [],
         **{name: identity[name] for name in _SHOWN_OF_IDENTITY if name in identity},
         **_roofline(model, speed),
+        **({"factorial": dict(cell.factorial)} if cell.factorial else {}),
     }
     if earlier is not None:
         run_id = str(earlier["run_id"])
@@ -259,21 +262,17 @@ class OpenRun:
     failed: int = 0
     logs: list[EngineLog] = field(default_factory=list)
     wall_seconds: float = 0.0
+    has_ended: bool = False
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Whatever ends the block early, what the engine did is stored, and that the run ended so."""
+        """Whatever ends the block before the run has ended: what the engine did is stored, and that the run ended so."""
         try:
             yield
-        except Interrupted as stop:
-            with _uninterrupted():
-                if stop.log is not None:
-                    self.logs.append(stop.log)
-                self._keep_log("interrupted")
-            raise
         except BaseException as error:
-            with _uninterrupted():
-                self._keep_log("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            if not self.has_ended:
+                with _uninterrupted():
+                    self._keep_log("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
             raise
 
     def _keep_log(self, status: str) -> None:
@@ -347,8 +346,13 @@ class OpenRun:
             outside += time.perf_counter() - handed_over
 
         started = time.perf_counter()
-        with self.usage.window():
-            self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
+        try:
+            with self.usage.window():
+                self.logs.append(work.run(items, keep, cell.concurrency, note, arrivals))
+        except Interrupted as stop:
+            if stop.log is not None:
+                self.logs.append(stop.log)
+            raise
         self.wall_seconds += time.perf_counter() - started - outside
 
     def finish(
@@ -388,6 +392,7 @@ class OpenRun:
         store.set_manifest(run_id, manifest)
         failed = any(row["error_type"] for row in store.requests(run_id))
         store.end_run(run_id, "failed" if failed else "complete")
+        self.has_ended = True
 
 
 #: Of what makes a run the same run, what its manifest shows; the rest are columns of their own.

@@ -59,17 +59,19 @@ def gather(
     runs: Sequence[Mapping[str, Any]] | None = None,
     *,
     token_texts: TokenTexts | None = None,
-    margin: float = DEFAULT_MARGIN,
+    margin: float | None = None,
     made_at: dt.datetime | None = None,
     traps: Sequence[Trap] | None = None,
 ) -> Report:
     """The report of `runs`: rows of the store, by default the newest of each content.
 
     Claims are checked against the named runs only, or against all that are stored, as `claims check` does.
+    margin: the loss in quality that comparisons allow, a share; None: two points, or what an audit had allowed.
     token_texts: gives the texts of single tokens for the traced example; without it their ids are shown.
     traps: those that claims are searched for, by default those of the package.
     Raises UsageError when there is no run.
     """
+    allowed = DEFAULT_MARGIN if margin is None else margin
     stored = store.runs()
     chosen = newest_runs(stored) if runs is None else list(runs)
     if not chosen:
@@ -95,14 +97,14 @@ def gather(
         version=__version__,
         made_at=f"{made_at or dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC",
         database=store.path.name,
-        verdict=verdict_section(rows, tasks, margin),
+        verdict=verdict_section(rows, tasks, allowed),
         tasks=tasks,
         checks=checks,
         claims=claims_section(registry, traps, checks),
         environments=environment_columns(rows),
         details=tuple(run_details(row) for row in rows),
         commands=commands(chosen, store.path.name),
-        margin_points=margin * 100,
+        margin_points=allowed * 100,
         left_out=len(stored) - len(chosen) if runs is None else 0,
         habits=habits(rows),
     )

@@ -210,16 +210,21 @@ class SequentialAudit:
         waits = (both, self._wait("slower"), self._wait("worse"))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def saved_requests(self, power: float = 0.8) -> int:
-        """Requests that a fixed plan for the same margin and alpha would have taken beyond those of the decision.
+    def fixed_plan(self, power: float = 0.8) -> int:
+        """Pairs that a plan of one look takes for the same margin and alpha, for decoders that are equal.
 
-        Two a pair. Negative where watching took longer. The plan needs a discordance: that of the pairs seen, or 10 %
-        with fewer than five discordant ones.
+        It needs a discordance: that of the pairs seen, or 10 % with fewer than five discordant ones.
         """
         discordant = self.only_candidate + self.only_baseline
         discordance = discordant / self.pairs if discordant >= 5 else _ASSUMED_DISCORDANCE
-        planned = required_documents(self.margin, discordance, self.alpha, power).documents
-        return 2 * (planned - (self.decided_after or self.pairs))
+        return required_documents(self.margin, discordance, self.alpha, power).documents
+
+    def saved_requests(self, power: float = 0.8) -> int:
+        """Requests that `fixed_plan` would have taken beyond those of the decision, two a pair.
+
+        Negative where watching took longer.
+        """
+        return 2 * (self.fixed_plan(power) - (self.decided_after or self.pairs))
 
     @property
     def _first(self) -> tuple[Decision, int | None]:
@@ -271,6 +276,44 @@ class SequentialAudit:
             middle = (low + high) // 2
             low, high = (low, middle) if self._holds(claim, self.pairs + middle) else (middle, high)
         return high
+
+
+@dataclass(frozen=True)
+class ProjectedPairs:
+    """What audits of decoders that truly differ by `difference` in accuracy take, as far as quality decides it.
+
+    pairs: half of them take fewer. decided_within: the share that `available` pairs decide; speed takes `MINIMUM_PAIRS` at least.
+    """
+
+    difference: float
+    pairs: int
+    available: int
+    decided_within: float
+
+
+def projected_pairs(
+    margin: float,
+    available: int,
+    difference: float = 0.0,
+    discordance: float = _ASSUMED_DISCORDANCE,
+    alpha: float = 0.05,
+    audits: int = 500,
+    seed: int = 0,
+) -> ProjectedPairs:
+    """Simulate `audits` audits of right-or-wrong answers, and say how many pairs they take.
+
+    discordance: of the documents, raised to the size of the difference where that is larger.
+    """
+    planned = required_documents(margin, discordance, alpha).documents
+    looks = np.unique(np.geomspace(1, 20 * planned, 400).astype(int))
+    share = max(discordance, abs(difference))
+    odds = [(share + difference) / 2, (share - difference) / 2, 1 - share]
+    new = np.random.default_rng(seed).multinomial(np.diff(looks, prepend=0), odds, (audits, len(looks)))
+    better, worse = (np.cumsum(new[..., n], axis=1) for n in (0, 1))
+    decided = not_worse_evidence(looks, better, worse, margin) >= -log(alpha)
+    decided |= worse_evidence(looks, better, worse, margin) >= -log(alpha / 2)
+    stops = np.where(decided.any(axis=1), looks[decided.argmax(axis=1)], looks[-1])
+    return ProjectedPairs(difference, int(np.median(stops)), available, float((stops <= available).mean()))
 
 
 def not_worse_evidence(pairs: Any, only_candidate: Any, only_baseline: Any, margin: float) -> Any:

@@ -50,7 +50,7 @@ class ControlRow:
 
 
 def pair_rows(
-    comparisons: Comparisons, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float
+    comparisons: Comparisons, rows: Sequence[RunRow], all_rows: Sequence[RunRow], margin: float | None
 ) -> tuple[PairRow, ...]:
     leading = [row.summary.run for row in rows]
     by_id = {row.summary.run_id: row for row in all_rows}

@@ -54,7 +54,7 @@ class NoteRow:
 
 
 def task_section(
-    store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenTexts, margin: float
+    store: Store, name: str, rows: tuple[RunRow, ...], token_texts: TokenTexts, margin: float | None
 ) -> TaskSection:
     shown = tuple(row for row in rows if row.summary.run["role"] != "control" and row.leads)
     metric = next((m for row in shown if (m := row.summary.primary_metric)), None)
