@@ -81,7 +81,8 @@ def _energy(used: Sequence[Mapping[str, Any]], sittings: int) -> tuple[Figure, s
     idle = Figure(None, "W", "measured", reason="not measured before this run")
     if watts:
         idle = Figure(sum(watts) / len(watts), "W", "measured")
-    reason = next((str(entry.get("reason", "")) for entry in entries if not sound(entry.get("joules"))), "")
+    unknown = [entry for entry in entries if not sound(entry.get("joules"))]
+    reason = str(unknown[0].get("reason") or "it was not stored why") if unknown else ""
     if not entries:
         reason = _NOT_RECORDED
     elif not reason and len(entries) < sittings:

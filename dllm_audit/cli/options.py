@@ -31,8 +31,8 @@ roofline_option = click.option(
     "--roofline/--no-roofline",
     default=True,
     envvar="DLLM_AUDIT_ROOFLINE",
-    help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound "
-    "[default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
+    help="First measure what this device can do at most (about 2 s), so that every run shows its share of that bound, and "
+    "what it draws when idle (5 s, where its energy is counted) [default: roofline; env: DLLM_AUDIT_ROOFLINE=0 or 1].",
 )
 
 #: Far beyond any device; a number above it is a slip of the keyboard.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,9 @@ def run_plan(
         model, seconds, speed = loaded.of(cell)
         ticker.next()
         with _told(ticker, store):
-            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speed, library))
+            run_ids.append(
+                execute(cell, model, loaded.conditions, store, ticker.tell, seconds, ticker.say, speed, library)
+            )
     return run_ids
 
 
@@ -83,13 +86,17 @@ def run_until_decided(
         click.echo(audit_line(state), err=True)
 
     with _told(ticker, store):
-        return run_audit(sides, conditions, store, margin, tell, ticker.tell, ticker.say, library)
+        return run_audit(sides, loaded.conditions, store, margin, tell, ticker.tell, ticker.say, library)
 
 
 class _Loaded:
-    """Loads each model once, measures each device once, and says what on this machine spoils times."""
+    """Loads each model once, measures each device once, and says what on this machine spoils times.
+
+    conditions: those that were given, with what counts energy here; its idle power is measured beside the device's speed.
+    """
 
     def __init__(self, conditions: Conditions, roofline: bool, without_text: bool) -> None:
+        from dllm_audit.measure.energy import find_energy_source, with_idle_power
         from dllm_audit.measure.environment import describe, readings
         from dllm_audit.measure.hazards import timing_hazards
         from dllm_audit.models.loading import pick_device
@@ -97,7 +104,8 @@ class _Loaded:
         device = pick_device(conditions.device)
         for hazard in timing_hazards(readings(device) | describe(device)):
             warn(hazard)
-        self.conditions = conditions
+        source = find_energy_source(device)
+        self.conditions = replace(conditions, energy=with_idle_power(source) if roofline else source)
         self.roofline = roofline
         self.without_text = without_text
         self.models: dict[Path, tuple[Any, float]] = {}
