@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dllm_audit.decode.cache import BlockExactCache, CachePolicy, DualCache, NoCache, PrefixCache
-from dllm_audit.decode.commit import CommitPolicy, EntropyBound, Factor, FixedK, Threshold
+from dllm_audit.decode.commit import CommitPolicy, EntropyBound, Factor, FixedK, Reveal, Threshold
 from dllm_audit.decode.order import Blocks, Span
 from dllm_audit.decode.score import Score
 from dllm_audit.errors import SettingError
@@ -148,6 +148,12 @@ class Recipe:
             raise SettingError(
                 f"A threshold or factor needs a confidence between 0 and 1, and confidence={self.score.confidence} is not. "
                 "Use confidence=probability or margin, or drop the threshold."
+            )
+        if isinstance(self.commit, Reveal) and self.score.eos == "suppress_confidence":
+            # Its low numbers are revealed first, so end-of-text would come first and not last.
+            raise SettingError(
+                "Positions are revealed by chance, whatever their confidence, so eos=suppress_confidence has nothing to hold "
+                "back. Use eos=suppress_logits, or another confidence."
             )
         if self.cfg_scale and not isinstance(self.cache, NoCache):
             raise SettingError(

@@ -57,26 +57,25 @@ class Score:
             logits = logits.to(torch.float64 if self.dtype == "float64" else torch.float32)
         if self.eos == "suppress_logits" and self.end_ids:
             logits[:, list(self.end_ids[:1] if self.compat else self.end_ids)] = float("-inf")
-        if self.confidence == "probability" and self.temperature == 0 and self.dtype != "model":
+        program = self.eos == "suppress_confidence" and self.compat
+        if self.confidence == "probability" and self.temperature == 0 and self.dtype != "model" and not program:
             # exp(max - logsumexp) reads the logits once; a softmax would write another N x V.
             log_total = logits.logsumexp(dim=-1)
             self._forbid(logits, float("-inf"))
             top, token = logits.max(dim=-1)
-            if self.eos == "suppress_confidence" and self.compat:
-                logits[:, list(self.end_ids)] = float("-inf")
-                log_total = logits.logsumexp(dim=-1)
-                top = logits.gather(1, token[:, None]).squeeze(1)
             confidence = (top - log_total).exp()
         else:
             probability_of = logits.clone()
             self._forbid(logits, float("-inf"))
             token = self._propose(logits, generators, counts)
-            if self.eos == "suppress_confidence" and self.compat:
+            if program:
                 probability_of[:, list(self.end_ids)] = float("-inf")
             confidence = self._confidence(probability_of, token, generators, counts)
         if self.eos == "suppress_confidence" and not self.compat:
+            # Of entropies the lowest is that of the number format: float16 holds no -1e30.
+            lowest = torch.finfo(confidence.dtype).min if self.confidence == "entropy" else 0.0
             for end in self.end_ids:
-                confidence = confidence.masked_fill(token == end, 0 if self.confidence != "entropy" else -1e30)
+                confidence = confidence.masked_fill(token == end, lowest)
         return Proposals(token, confidence)
 
     def _forbid(self, values: Tensor, lowest: float) -> None:

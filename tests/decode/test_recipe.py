@@ -1,5 +1,7 @@
 """How much work a block takes, and which combinations of choices are refused with a sentence."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from dllm_audit import (
 from dllm_audit.decode.order import Span
 from dllm_audit.errors import SettingError
 from dllm_audit.models.traits import ModelTraits
+from dllm_audit.plugins import load_plugins
 from dllm_audit.settings import DecodeSettings
 
 TRAITS = ModelTraits("llada", "bidirectional", 0, 128, 4096, mask_token_id=126, end_token_ids=(121,))
@@ -33,6 +36,17 @@ def refused(cache=None, traits=TRAITS, **settings):
     with pytest.raises(SettingError) as error:
         recipe(cache, traits, **settings)
     return str(error.value)
+
+
+def test_end_of_text_cannot_be_held_back_by_its_confidence_where_chance_reveals():
+    """Chance reveals the positions with the lowest numbers, so a confidence of 0 would put end-of-text first."""
+    settings = DecodeSettings(gen_length=32, steps=8, confidence="random", eos="suppress_confidence")
+    with pytest.raises(SettingError) as error:
+        load_plugins().backends["dream"].make_recipe(settings, dataclasses.replace(TRAITS, shift=1))
+    assert str(error.value) == (
+        "Positions are revealed by chance, whatever their confidence, so eos=suppress_confidence has nothing to hold back. "
+        "Use eos=suppress_logits, or another confidence."
+    )
 
 
 @pytest.mark.parametrize(

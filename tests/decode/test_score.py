@@ -104,8 +104,10 @@ def test_suppressed_confidence_proposes_end_of_text_with_no_confidence(confidenc
 
 
 def test_suppressed_confidence_ranks_end_of_text_below_any_entropy():
-    _, sure = score(eos="suppress_confidence", end_ids=(0,), confidence="entropy")
-    assert sure[0].item() < -1e29 < sure[1].item()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        given = logits(dtype=dtype)
+        _, sure = score(given, eos="suppress_confidence", end_ids=(0,), confidence="entropy", dtype="model")
+        assert float("-inf") < sure[0].item() < -60_000 < sure[1].item()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "model"])
@@ -113,6 +115,15 @@ def test_in_the_program_suppressed_confidence_takes_the_mass_of_end_of_text_out_
     tokens, sure = score(eos="suppress_confidence", end_ids=(0,), compat=True, dtype=dtype)
     assert tokens == [0, 2]
     near(sure, [0.0, 0.5 / 0.8])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "model"])
+def test_the_mass_of_the_mask_stays_in_the_softmax_from_which_the_program_takes_end_of_text(dtype):
+    """.2, .3 (the mask), .5: without end-of-text .3 and .5 are left."""
+    given = logits(PROBABILITIES[1:])
+    tokens, sure = score(given, eos="suppress_confidence", end_ids=(0,), mask_token_id=1, compat=True, dtype=dtype)
+    assert tokens == [2]
+    near(sure, [0.5 / 0.8])
 
 
 def test_random_confidence_is_uniform_and_does_not_follow_the_logits():
