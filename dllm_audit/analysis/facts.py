@@ -192,6 +192,7 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "length": figure_facts(comparison.length),
         "length_parity": comparison.length_parity,
         "control": comparison.control,
+        "sequential": None if comparison.stopped is None else comparison.stopped.as_dict(),
         "baseline_strength": None if comparison.strength is None else comparison.strength.as_dict(),
         "decomposition": comparison.decomposition.as_dict(),
         "qualities": [

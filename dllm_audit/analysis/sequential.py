@@ -57,6 +57,17 @@ class StoppedPair:
     time: Figure
     sentences: tuple[str, ...]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        audit = self.audit
+        return {
+            "decision": audit.decision,
+            "decided_after": audit.decided_after,
+            "pairs": audit.pairs,
+            "margin": audit.margin,
+            "faster_than": audit.faster_than,
+        }
+
     @property
     def pace(self) -> Literal["faster", "slower", "open", "unknown"]:
         """What was shown of speed."""
@@ -90,6 +101,14 @@ def audited_margin(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) ->
     if {ours.get("side"), theirs.get("side")} != {"candidate", "baseline"}:
         return None
     return float(ours["margin"])
+
+
+def stopped_words(run: Mapping[str, Any]) -> str:
+    """Why a run has fewer documents than planned, in a few words; empty for a run that no sequential rule ended."""
+    facts = stored_facts(run)
+    if facts is None or facts.get("stopped") != "decided":
+        return ""
+    return "A/A control of an audit" if facts.get("side") == "control" else f"decided: {facts.get('decision')}"
 
 
 def stopped_note(run: Mapping[str, Any]) -> str:

@@ -48,6 +48,7 @@ def command(task: str | None, backend: str | None, database: Path, as_json: bool
 def _facts(store: Store) -> list[dict[str, Any]]:
     from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.rows import asks_for_likelihoods, sound
+    from dllm_audit.analysis.sequential import stopped_words
 
     counts = {row["run_id"]: row for row in store.query(_COUNTS)}
     metrics: dict[str, dict[str, float | None]] = {}
@@ -63,6 +64,7 @@ def _facts(store: Store) -> list[dict[str, Any]]:
                 "run_id": run["run_id"],
                 "started_at": run["started_at"].isoformat(timespec="seconds"),
                 "status": run["status"],
+                "stopped": stopped_words(run) or None,
                 "backend": run["backend"],
                 "label": label(run),
                 "provenance": run["provenance"],
@@ -113,7 +115,7 @@ def _table(facts: list[dict[str, Any]]) -> str:
             [
                 fact["run_id"],
                 fact["started_at"].replace("T", " "),
-                fact["status"],
+                fact["status"] + (f" ({fact['stopped']})" if fact["stopped"] else ""),
                 fact["label"],
                 fact["model"],
                 fact["task"],
