@@ -106,9 +106,11 @@ def audited_margin(candidate: Mapping[str, Any], baseline: Mapping[str, Any]) ->
 def stopped_words(run: Mapping[str, Any]) -> str:
     """Why a run has fewer documents than planned, in a few words; empty for a run that no sequential rule ended."""
     facts = stored_facts(run)
-    if facts is None or facts.get("stopped") != "decided":
+    if facts is None or not facts.get("stopped"):
         return ""
-    return "A/A control of an audit" if facts.get("side") == "control" else f"decided: {facts.get('decision')}"
+    if facts.get("side") == "control":
+        return "control of an audit"
+    return f"decided: {facts.get('decision')}" if facts["stopped"] == "decided" else ""
 
 
 def stopped_note(run: Mapping[str, Any]) -> str:

@@ -104,6 +104,7 @@ def _parts(summary: RunSummary, references: Mapping[str, Comparison]) -> list[st
 def _head(summary: RunSummary) -> str:
     from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.rows import speed_alone
+    from dllm_audit.analysis.sequential import stopped_words
 
     run, facts = summary.run, summary.model_facts
     lines = [
@@ -114,7 +115,8 @@ def _head(summary: RunSummary) -> str:
         *([f"  Speed alone ({alone}): no quality was measured"] if (alone := speed_alone(run)) else []),
         f"  {summary.answered} of {run['planned_requests']} requests answered"
         + (f", {summary.failed} failed" if summary.failed else "")
-        + (f": unfinished ({run['status']})" if summary.unfinished else ""),
+        + (f": unfinished ({run['status']})" if summary.unfinished else "")
+        + (f": {words}" if (words := stopped_words(run)) and not summary.unfinished else ""),
     ]
     device = ", ".join(str(summary.environment[k]) for k in ("device", "gpu", "cpu") if summary.environment.get(k))
     if device:
