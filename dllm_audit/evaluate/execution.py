@@ -36,6 +36,8 @@ from dllm_audit.settings import Resolution
 from dllm_audit.store.database import Store
 
 if TYPE_CHECKING:
+    from dllm_audit.evaluate.parts import Part
+    from dllm_audit.evaluate.templates import Template
     from dllm_audit.measure.roofline import DeviceSpeed
 
 #: Warm-up runs as many requests as will be in flight, but at most so many.
@@ -48,7 +50,8 @@ class Cell:
 
     task: lm-eval's, or a `SpeedWork`. given: the settings as typed. concurrency: requests in flight at most.
     role: candidate, baseline, or control (the baseline once more, for the A/A check). load: when requests arrive.
-    factorial: of a factorial, which of its factors are on.
+    factorial: of a factorial, which of its factors are on. template: how `task` words its prompts, where that is compared.
+    part: the documents that count, where a setting is chosen on some of them; choice: how its settings were chosen then.
     """
 
     backend: Backend
@@ -61,6 +64,9 @@ class Cell:
     role: str = "candidate"
     load: Load = CLOSED
     factorial: Mapping[str, bool] = field(default_factory=dict)
+    template: Template | None = None
+    part: Part | None = None
+    choice: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,8 @@ def plan_run(cell: Cell, model: LoadedModel, conditions: Conditions) -> RunPlan:
     """Render what a cell decodes, and say what makes it what it is."""
     chat = chat_template_of(model.tokenizer, conditions.chat_template, cell.source.ref)
     work = work_of(cell.backend, cell.task, cell.given, model, conditions.seed, chat, conditions.limit)
+    if cell.part is not None:
+        work = replace(work, items=cell.part.of(work.items, conditions.seed))  # type: ignore[arg-type]
     # All at once are no more than there are.
     cell = replace(cell, concurrency=min(cell.concurrency, len(work.items))) if cell.load.kind == "offline" else cell
     return RunPlan(cell, model, conditions, work, _identity(cell, model, conditions, chat, work.items, work.resolution))
@@ -203,6 +211,7 @@ def begin(
         **{name: identity[name] for name in _SHOWN_OF_IDENTITY if name in identity},
         **_roofline(model, speed),
         **({"factorial": dict(cell.factorial)} if cell.factorial else {}),
+        **({"choice": dict(cell.choice)} if cell.choice else {}),
     }
     if earlier is not None:
         run_id = str(earlier["run_id"])
@@ -374,9 +383,11 @@ class OpenRun:
             manifest["notes"] += [*log.notes, *_score(self.plan, store, run_id)]
         say("measuring what its forwards cost")
         with _timed(spent, "books"):
-            # Guidance runs two halves in one forward, which the separate measurement does not do.
-            guided = work.resolution.settings.cfg_scale
-            books = None if guided else close_books(log, self.wall_seconds, work.session.forward_costs)
+            # Guidance runs two halves in one forward, which the separate measurement does not do. The cells of a grid are
+            # many and short, and their repeats make the same forwards: one measurement will do for them.
+            cell = self.plan.cell
+            apart = not work.resolution.settings.cfg_scale and not (isinstance(cell.task, SpeedWork) and cell.repeat)
+            books = close_books(log, self.wall_seconds, work.session.forward_costs) if apart else None
         if books is not None:
             manifest["books"] = {**books.as_dict(), "sitting": self.sitting}
         trace = self.plan.conditions.trace
@@ -484,6 +495,8 @@ def _prompt_facts(cell: Cell, conditions: Conditions, chat: bool) -> dict[str, A
         "num_fewshot": cell.task.config.num_fewshot or 0,
         "chat_template": chat,
         "limit": conditions.limit,
+        **({"template": cell.template.as_dict()} if cell.template else {}),
+        **({"part": cell.part.as_dict()} if cell.part else {}),
     }
 
 

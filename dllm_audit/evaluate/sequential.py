@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from dllm_audit.analysis.sequential import (
 from dllm_audit.analysis.summary import Metric, deciding_metric, metrics_of_rows
 from dllm_audit.errors import UsageError
 from dllm_audit.evaluate.execution import begin, plan_run, revisit
+from dllm_audit.evaluate.parts import documents_in_order
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Scoring
 from dllm_audit.statistics.sequential import MINIMUM_PAIRS, AuditPair, SequentialAudit
@@ -232,7 +232,7 @@ class _Turn:
     new: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.documents = documents_in_order({item.doc_id for item in self.plan.work.items}, self.seed)
+        self.documents = documents_in_order((item.doc_id for item in self.plan.work.items), self.seed, "documents")
         if self.side.cell.role == "control":
             self.documents = self.documents[:CONTROL_DOCUMENTS]
         self.earlier = self.plan.earlier(self.store)
@@ -282,11 +282,6 @@ class _Turn:
         earlier = {**self.earlier, "manifest": {**self.earlier["manifest"], "sequential": facts}}
         self.store.set_manifest(earlier["run_id"], earlier["manifest"])
         return revisit(self.plan, self.store, earlier)
-
-
-def documents_in_order(documents: set[int], seed: int) -> list[int]:
-    """The documents in a random order, the same for the same seed."""
-    return random.Random(f"{seed} documents").sample(sorted(documents), len(documents))
 
 
 def _as_side(plan: RunPlan, asked: Mapping[str, Any]) -> RunPlan:
