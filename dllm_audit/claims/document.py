@@ -22,6 +22,8 @@ MAXIMUM_BYTES = 64 * 1024
 _ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but line end and tab, line separators, what sets the direction of writing, halves of characters."""
 
+_TOO_DEEP = "Lists or mappings are nested too deeply."
+
 FieldPath = tuple[str | int, ...]
 
 _CORE = "tag:yaml.org,2002:"
@@ -43,8 +45,26 @@ class DocumentError(Exception):
         self.line = line
 
 
-class _CoreLoader(yaml.SafeLoader):
+class _PlainParser(yaml.reader.Reader, yaml.scanner.Scanner, yaml.parser.Parser):
+    """Text to events in Python, for installations of PyYAML without libyaml."""
+
+    def __init__(self, text: str):
+        yaml.reader.Reader.__init__(self, text)
+        yaml.scanner.Scanner.__init__(self)
+        yaml.parser.Parser.__init__(self)
+
+
+# libyaml reads the registry in a tenth of the time. Events are composed in Python either way: that can be stopped.
+_Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PlainParser  # type: ignore[attr-defined]
+
+
+class _CoreLoader(yaml.composer.Composer, _Parser, yaml.resolver.Resolver):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def __init__(self, text: str):
+        _Parser.__init__(self, text)
+        yaml.composer.Composer.__init__(self)
+        yaml.resolver.Resolver.__init__(self)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -92,13 +112,16 @@ def parse_document(text: str) -> Document:
         node = loader.get_single_node()
         data = None if node is None else _value(node, (), lines)
     except yaml.MarkedYAMLError as error:
+        if "nesting" in str(error.problem):
+            raise DocumentError(_TOO_DEEP) from error
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise DocumentError(f"This is not valid YAML: {error.problem}.", line) from error
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise DocumentError(_acting(chr(error.character)), line) from error
+        # libyaml counts bytes where the other counts characters: the character itself is found in any case.
+        found = chr(error.character)
+        raise DocumentError(_acting(found), text.partition(found)[0].count("\n") + 1) from error
     except RecursionError as error:
-        raise DocumentError("Lists or mappings are nested too deeply.") from error
+        raise DocumentError(_TOO_DEEP) from error
     if not isinstance(data, dict):
         found = "empty" if data is None else f"a {'list' if isinstance(data, list) else 'single value'}"
         raise DocumentError(f"A claim file holds one mapping of fields, but this one is {found}.")

@@ -106,7 +106,7 @@ def store_run(
             }
             for doc in range(documents)
         ]
-        value = len(set(right)) / documents
+        value = len(set(right) & set(range(documents))) / documents
         metric = {
             "task": task,
             "metric": "acc",

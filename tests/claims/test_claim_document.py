@@ -1,7 +1,12 @@
+import importlib.util
 import os
+import sys
 
 import pytest
+import yaml
+from honest_claims import SWEEP
 
+from dllm_audit.claims import document
 from dllm_audit.claims.document import MAXIMUM_BYTES, DocumentError, parse_document, read_document
 
 
@@ -74,8 +79,23 @@ def test_a_file_without_fields_is_refused(text, found):
     assert refusal(text) == (1, f"A claim file holds one mapping of fields, but this one is {found}.")
 
 
-def test_lists_nested_without_end_are_refused():
-    assert refusal("a: " + "[" * 20000) == (1, "Lists or mappings are nested too deeply.")
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_what_is_nested_without_end_is_refused(opening):
+    assert refusal("a: " + opening * 5000) == (1, "Lists or mappings are nested too deeply.")
+
+
+def test_without_libyaml_a_claim_reads_the_same(monkeypatch):
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    spec = importlib.util.spec_from_file_location("plain_document", document.__file__)
+    plain = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "plain_document", plain)
+    spec.loader.exec_module(plain)
+    found, usual = plain.parse_document(SWEEP), parse_document(SWEEP)
+    assert (found.data, found.lines) == (usual.data, usual.lines)
+    for text in ("a: &x 1\nb: *x\n", "a: \x07\n", "a: 1\nb: [1, 2\n", "a: " + "[" * 2000):
+        with pytest.raises(plain.DocumentError) as caught:
+            plain.parse_document(text)
+        assert caught.value.line == refusal(text)[0]
 
 
 def test_ten_megabytes_are_refused_without_being_read(tmp_path):

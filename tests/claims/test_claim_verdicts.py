@@ -57,9 +57,14 @@ def replication(**changes):
     return claim_of(SWEEP, recipe={**recipe, **changes})
 
 
-def two_runs(database, seconds=0.5, **candidate):
-    store_run(database, "fast", "uncached", settings=THRESHOLD, given=["threshold"], seconds=seconds, **candidate)
-    store_run(database, "slow", "uncached", settings=ONE, given=["tokens_per_step"], seconds=1.0, right=range(30))
+def two_runs(database, seconds=0.5, documents=40, **candidate):
+    both = {"documents": documents}
+    store_run(
+        database, "fast", "uncached", settings=THRESHOLD, given=["threshold"], seconds=seconds, **both, **candidate
+    )
+    store_run(
+        database, "slow", "uncached", settings=ONE, given=["tokens_per_step"], seconds=1.0, right=range(30), **both
+    )
 
 
 def test_reproduced_lists_runs_rule_and_numbers(database):
@@ -170,7 +175,7 @@ TIMED = {
     ],
 )
 def test_no_speed_is_reproduced_without_a_word_from_books_that_do_not_close(database, quantity, off, verdict, factor):
-    two_runs(database, right=range(30), books=off)
+    two_runs(database, right=range(6), books=off, documents=8)
     check = verdict_of(database, mechanism(quantity=quantity, **TIMED[quantity]))
     assert check.verdict is verdict
     share = f"{(1 + off) * 100:.3g} %"
@@ -190,7 +195,7 @@ def test_no_speed_is_reproduced_without_a_word_from_books_that_do_not_close(data
 
 @pytest.mark.parametrize("quantity", ["tokens per forward ratio", "agreement"])
 def test_what_is_counted_does_not_depend_on_the_clock(database, quantity):
-    two_runs(database, forwards=5, right=range(30), books=0.9)
+    two_runs(database, forwards=5, right=range(6), books=0.9, documents=8)
     check = verdict_of(database, mechanism(quantity=quantity, expect={"low": 0.8, "wording": "at least 0.8"}))
     assert (check.verdict, check.caveats) == (Verdict.REPRODUCED, ())
 
@@ -218,7 +223,7 @@ def test_five_repeats_are_judged_together_and_all_of_them_listed(database):
         ):
             store_run(
                 database, f"{name} {n}", "uncached", settings=settings, given=given, seconds=seconds, repeat=n,
-                right=range(30), concurrency=4,
+                right=range(6), concurrency=4, documents=8,
             )  # fmt: skip
     check = verdict_of(database, mechanism(concurrency=4))
     assert check.verdict is Verdict.REPRODUCED
@@ -385,7 +390,7 @@ def test_hardware_is_the_same_only_when_device_and_number_are(database, claimed,
     expect = {"low": 5, "wording": "at least 5 tokens/s"}
     claim = replication(baseline=None, baseline_settings=None, quantity="throughput", expect=expect)
     claim = claim.model_copy(update={"hardware": type(claim.hardware).model_validate(claimed)})
-    two_runs(database, right=range(30), environment={"gpu": here})
+    two_runs(database, right=range(6), environment={"gpu": here}, documents=8)
     assert (verdict_of(database, claim).verdict is not Verdict.NOT_COMPARABLE) == same
 
 

@@ -23,7 +23,6 @@ EVIL = [
     "\u202e",
     "\u2066",
     "\u2069",
-    "\ud800",
 ]
 
 
@@ -56,10 +55,16 @@ def test_an_acting_character_in_any_field_is_refused_with_file_and_line(folder, 
     lines[number] = f'{old.partition(":")[0]}: "a{spelled(character)}b"'
     path = folder / "evil.yaml"
     path.write_text("\n".join(lines))
-    assert call("validate", path, status=1).stdout == (
+    assert call("validate", path, "--claims", folder, status=1).stdout == (
         f"{path}:{number + 1}: The character U+{ord(character):04X} acts on a terminal or turns a line round; "
         "a claim is plain text.\n"
     )
+
+
+def test_half_a_character_is_refused_with_file_and_line(folder):
+    path = folder / "evil.yaml"
+    path.write_text(SWEEP.replace("system: Example", 'system: "a\\ud800b"'))
+    assert call("validate", path, "--claims", folder, status=1).stdout.startswith(f"{path}:4: ")
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\u202e", "\x9b"], ids=lambda c: f"U+{ord(c):04X}")
@@ -67,14 +72,16 @@ def test_the_character_itself_and_one_in_a_field_name_are_refused_too(folder, ch
     for text in (SWEEP.replace("Example", f"Exa{character}mple"), SWEEP + f'"a{spelled(character)}b": 1\n'):
         path = folder / "evil.yaml"
         path.write_text(text, encoding="utf-8")
-        assert f"The character U+{ord(character):04X} acts" in call("validate", path, status=1).stdout
+        assert (
+            f"The character U+{ord(character):04X} acts" in call("validate", path, "--claims", folder, status=1).stdout
+        )
 
 
 @pytest.mark.parametrize("escape", [r"\n", r"\t"])
 def test_a_line_end_has_no_place_in_a_name_but_in_notes(folder, escape):
     path = folder / "evil.yaml"
     path.write_text(SWEEP.replace("honest-sweep", "evil").replace("system: Example", f'system: "a{escape}b"'))
-    said = call("validate", path, status=1).stdout
+    said = call("validate", path, "--claims", folder, status=1).stdout
     assert said.endswith(": system: has a line end or a tab in it; write it as one line.\n")
     path.write_text(SWEEP.replace("honest-sweep", "evil") + f'notes: "a{escape}b"\n')
     assert call("validate", path).stderr == "1 valid.\n"
