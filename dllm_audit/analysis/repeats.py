@@ -64,11 +64,16 @@ def repeated_pace(summaries: Sequence[RunSummary]) -> Figure:
     first = summaries[0].pace
     if len(summaries) == 1:
         return first
-    batches = [Batch(s.done_work, seconds) for s in summaries if (seconds := s.makespan_seconds.value)]
+    return repeated_rate(summaries, lambda summary: summary.done_work, first.unit)
+
+
+def repeated_rate(summaries: Sequence[RunSummary], work: Callable[[RunSummary], int], unit: str) -> Figure:
+    """Work over seconds of all repeats together, with an interval over repeats if there are enough."""
+    batches = [Batch(work(s), seconds) for s in summaries if (seconds := s.makespan_seconds.value)]
     if not batches:
-        return Figure(None, first.unit, "measured", reason="no time was measured")
+        return Figure(None, unit, "measured", reason="no time was measured")
     found = throughput_interval([[b] for b in batches], generator=np.random.default_rng(SEED))
-    return _figure(found.ratio, found.low, found.high, first.unit, "measured", len(batches))
+    return _figure(found.ratio, found.low, found.high, unit, "measured", len(batches))
 
 
 def paired_repeats(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> list[tuple[RunSummary, RunSummary]]:

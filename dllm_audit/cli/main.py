@@ -21,6 +21,7 @@ from dllm_audit.errors import AuditError, Interrupted, did_you_mean
 #: Command -> module of this package; the module defines a click command called `command`.
 COMMANDS = {
     "run": "run",
+    "bench": "bench",
     "report": "report",
     "generate": "generate",
     "score": "score",

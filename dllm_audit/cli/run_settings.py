@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import SettingError, UsageError, did_you_mean
@@ -16,15 +17,18 @@ _OF_LIKELIHOODS = {setting.name: setting for setting in LIKELIHOOD_SETTINGS}
 _SETTINGS = {**CORE_SETTINGS, **_OF_LIKELIHOODS}
 
 
-def variants_of(given: dict[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each run: one set per threshold."""
-    threshold = given.get("threshold")
-    if threshold is None:
-        return [given]
-    parts = [part.strip() for part in str(threshold).split(",")]
-    if len(set(parts)) != len(parts):
-        raise UsageError(f"--threshold {threshold} names one value twice. Use --repeats to run it several times.")
-    return [{**given, "threshold": part} for part in parts]
+def variants_of(given: Mapping[str, Any], several: Sequence[str] = ("threshold",)) -> list[dict[str, Any]]:
+    """The settings of each run: one set per value of a setting in `several`, in all combinations."""
+    lists = {}
+    for name in several:
+        if name in given:
+            parts = lists[name] = [part.strip() for part in str(given[name]).split(",")]
+            if len(set(parts)) != len(parts):
+                option = "--" + name.replace("_", "-")
+                raise UsageError(
+                    f"{option} {given[name]} names one value twice. Use --repeats to run it several times."
+                )
+    return [{**given, **dict(zip(lists, values, strict=True))} for values in product(*lists.values())]
 
 
 def check_settings(choices: Sequence[Choice], given: Mapping[str, Any]) -> None:
