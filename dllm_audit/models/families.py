@@ -119,13 +119,20 @@ _NETWORK_FIELDS = (
 
 
 def _as_published(fields: ConfigFields) -> dict[str, Any]:
+    if fields.get("use_sliding_window"):
+        # transformers' default is full attention, so leaving the field out would run another network unseen.
+        raise ModelError(
+            "This config has use_sliding_window=True; only full attention is supported. Use a checkpoint without it."
+        )
     return {name: fields[name] for name in _NETWORK_FIELDS if fields.get(name) is not None}
 
 
 def _from_llada(fields: ConfigFields) -> dict[str, Any]:
     """LLaDA's config in Llama's words. Source: ML-GSAI/LLaDA-8B, configuration_llada.py."""
     expected = {"block_type": "llama", "activation_type": "silu", "layer_norm_type": "rms", "rope": True}
-    for name, value in expected.items():
+    # These change what the network computes, and have no weight of their own that would be missed.
+    off = {name: False for name in ("alibi", "scale_logits", "input_emb_norm") if fields.get(name)}
+    for name, value in {**expected, **off}.items():
         if fields.get(name, value) != value:
             raise ModelError(
                 f"This LLaDA config has {name}={fields[name]!r}; only {value!r} is supported. Use a LLaDA-8B style checkpoint."

@@ -202,6 +202,9 @@ def test_a_field_of_the_wrong_kind_is_refused_with_a_sentence(folder, change):
         ("activation_type", "gelu", "'silu'"),
         ("layer_norm_type", "default", "'rms'"),
         ("rope", False, "True"),
+        ("alibi", True, "False"),
+        ("scale_logits", True, "False"),
+        ("input_emb_norm", True, "False"),
     ],
 )
 def test_a_llada_of_another_construction_is_refused(folder, field, value, wanted):
@@ -512,6 +515,17 @@ def test_an_expert_beyond_the_config_is_refused(moe):
 
     change_weights(moe, add)
     assert refused(moe).startswith(f"{moe} holds 1 weights that a llada-moe model with this config.json does not have")
+
+
+@pytest.mark.parametrize("family", ["dream", "qwen2", "qwen3"])
+def test_a_window_over_the_attention_is_refused_and_not_left_out(family):
+    translate = next(known.translate for known in FAMILIES if known.name == family)
+    assert "use_sliding_window" not in translate({"use_sliding_window": False})
+    with pytest.raises(ModelError) as error:
+        translate({"use_sliding_window": True})
+    assert str(error.value) == (
+        "This config has use_sliding_window=True; only full attention is supported. Use a checkpoint without it."
+    )
 
 
 def test_an_expert_of_another_shape_is_refused(moe):
