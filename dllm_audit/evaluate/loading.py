@@ -108,7 +108,7 @@ def _executes_code(path: Path, above: frozenset[Path] = frozenset()) -> bool:
 def _included(path: Path, fields: dict[str, Any]) -> list[Path]:
     """The task files that a task file with these fields includes."""
     named = fields.get("include") or []
-    named = [named] if isinstance(named, str) else named
+    named = named if isinstance(named, list) else [named]
     return [(path.parent / str(file)).resolve() for file in named]
 
 
@@ -183,7 +183,7 @@ def _load_overlay(base: Path, name: str, changes: dict[str, Any]) -> dict[str, A
 
     with tempfile.TemporaryDirectory() as folder:
         overlay = {"include": str(base.resolve()), "task": name, **changes}
-        (Path(folder) / f"{name}.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+        (Path(folder) / "overlay.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
         return TaskManager(include_defaults=False, include_path=folder).load(name)["tasks"]
 
 
@@ -198,6 +198,8 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
         fields = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise TaskError(f"{path} cannot be read as YAML: {error}.") from error
+    except RecursionError as error:
+        raise TaskError(f"{path} cannot be read as YAML: it is nested too deeply.") from error
     return fields if isinstance(fields, dict) else {}
 
 
@@ -205,14 +207,18 @@ def _task_of(path: Path) -> str:
     name = _plain_yaml(path).get("task")
     if not isinstance(name, str):
         raise TaskError(f"{path} names no task: it needs a line 'task: NAME'.")
+    if "/" in name or "\\" in name or not name.isprintable():
+        raise TaskError(
+            f"{path} names its task {name!r}: a name has no slashes and only characters that can be printed."
+        )
     return name
 
 
 def _relative_files(path: Path) -> dict[str, Any]:
     """The overlay that makes data files, given relative to the task file, absolute."""
     arguments = _plain_yaml(path).get("dataset_kwargs") or {}
-    files = arguments.get("data_files")
-    if not isinstance(files, dict):
+    files = arguments.get("data_files") if isinstance(arguments, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         return {}
     absolute = {split: str((path.parent / file).resolve()) for split, file in files.items()}
     return {"dataset_kwargs": {**arguments, "data_files": absolute}}

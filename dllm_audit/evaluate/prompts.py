@@ -225,5 +225,8 @@ def _wishes(arguments: dict[str, Any]) -> tuple[list[str], int | None, float | N
     until = arguments.get("until")
     arguments = {**arguments, "until": [until] if isinstance(until, str) else list(until or [])}
     normal = normalize_gen_kwargs(arguments, default_max_gen_toks=0)
+    strange = [stop for stop in normal["until"] if stop is not None and not isinstance(stop, str)]
+    if strange:
+        raise ValueError(f"until holds texts at which an answer ends, and {strange[0]!r} is none")
     temperature = float(normal.get("temperature") or 0.0)
     return [s for s in normal["until"] if s], normal["max_gen_toks"] or None, temperature or None

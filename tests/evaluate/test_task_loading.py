@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 
 import pytest
@@ -109,6 +110,32 @@ def test_a_task_file_that_is_not_there_or_no_yaml(data):
     assert refused(str(data / "x.yaml")).startswith(f"{data / 'x.yaml'} cannot be read as YAML: ")
     (data / "x.yaml").write_text("- a\n")
     assert refused(str(data / "x.yaml")) == f"{data / 'x.yaml'} names no task: it needs a line 'task: NAME'."
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "a\\b", "red\x1b[31m"])
+def test_the_name_of_a_task_is_no_path_and_writes_nothing_anywhere(data, monkeypatch, name):
+    (data / "below").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(data / "below"))
+    (data / "x.yaml").write_text(json.dumps({"task": name}))
+    assert refused(str(data / "x.yaml")) == (
+        f"{data / 'x.yaml'} names its task {name!r}: a name has no slashes and only characters that can be printed."
+    )
+    assert [path.name for path in data.rglob("*.yaml")] == ["x.yaml"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"include": 5}, {"dataset_kwargs": "x"}, {"dataset_kwargs": {"data_files": {"test": 5}}}, {"dataset_kwargs": [1]}],
+    ids=json.dumps,
+)
+def test_a_field_of_another_kind_than_lm_eval_wants_is_a_sentence(data, fields):
+    (data / "x.yaml").write_text(json.dumps({"task": "x", "dataset_path": "json", "test_split": "test", **fields}))
+    assert refused(str(data / "x.yaml")).startswith("Task ")
+
+
+def test_a_task_file_that_is_nested_without_end_is_a_sentence(data):
+    (data / "x.yaml").write_text("task: x\nq: " + "[" * 2000 + "]" * 2000)
+    assert refused(str(data / "x.yaml")) == f"{data / 'x.yaml'} cannot be read as YAML: it is nested too deeply."
 
 
 def test_a_task_file_without_its_data_is_a_sentence(data):
@@ -247,6 +274,14 @@ def test_until_may_be_a_text_a_list_or_nothing(data, until, stops):
     (task,) = load_tasks(own_task(data)).values()
     task.set_config(key="generation_kwargs", value={"until": until})
     assert build_prompts(task, None, False, 1)[0].until == stops
+
+
+@pytest.mark.parametrize("until", [[3], ["a", {}], 7])
+def test_until_of_another_kind_is_a_sentence(data, until):
+    (task,) = load_tasks(own_task(data)).values()
+    task.set_config(key="generation_kwargs", value={"until": until})
+    with pytest.raises(TaskError, match=r"^The prompts of task 'own' could not be rendered: "):
+        build_prompts(task, None, False, 1)
 
 
 def test_a_limit_keeps_the_first_documents(data):
