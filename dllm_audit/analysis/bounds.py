@@ -390,7 +390,7 @@ def _why_unbounded(runs: Sequence[RunSummary]) -> str:
     for run in runs:
         if not run.bound.applicable:
             why = run.bound.total.reason.removeprefix("not applicable: ")
-            return f"the bound of {run.run['model']} means nothing here: {why}" if run.bound.roofline else why
+            return f"of {run.run['model']}, {why}" if run.bound.roofline else why
     if len({_device_of(run) for run in runs}) > 1:
         return "the runs were made on different devices"
     return ""

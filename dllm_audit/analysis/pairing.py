@@ -590,7 +590,9 @@ def _speed_verdict(
     if speed.low is None or speed.high is None:
         return "unknown"
     noise = noise_bar(speed, control)
-    faster, slower = speed.low > noise, speed.high < 1 / noise
+    # On the edge is not beyond it, whichever way the last digit was rounded.
+    beyond = noise * (1 + 1e-9)
+    faster, slower = speed.low > beyond, speed.high * beyond < 1
     if stopped is not None:
         faster, slower = stopped.pace == "faster", stopped.pace == "slower"
     if faster:

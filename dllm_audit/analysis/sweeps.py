@@ -227,6 +227,11 @@ def _notes(points: Sequence[SweepPoint]) -> list[str]:
     ]
     if weak:
         notes.append(f"The baseline is weak at {listed(weak)} in flight, so a stronger one would overtake earlier.")
+    unreliable = [str(point.concurrency) for point in points if point.comparison.unreliable]
+    if unreliable:
+        notes.append(
+            f"At {listed(unreliable)} in flight the times are not reliable, and so neither is where they cross."
+        )
     spoiled = [str(point.concurrency) for point in points if not point.comparison.attributable]
     if spoiled:
         notes.append(f"At {listed(spoiled)} in flight something else differs too, so it is not attributable there.")
