@@ -46,6 +46,7 @@ class ModelFamily:
     config_class: its config class. translate: checkpoint config -> keyword arguments of that class.
     attention, shift: see ModelTraits. rename: (pattern, replacement) pairs from checkpoint keys to module keys.
     mask_token_id: the published mask id, for checkpoints whose config leaves it out.
+    end_token_ids: published ids that end an answer beside those of the config, where the vocabulary has them.
     adapt: changes the module, still without weights, where transformers' own differs from the published network.
     """
 
@@ -59,6 +60,7 @@ class ModelFamily:
     shift: int
     rename: tuple[tuple[str, str], ...] = ()
     mask_token_id: int | None = None
+    end_token_ids: tuple[int, ...] = ()
     adapt: Callable[[Any, ConfigFields], None] | None = None
 
     def place(self, checkpoint_key: str) -> Place:
@@ -83,6 +85,7 @@ class ModelFamily:
         translated = self.translate(fields)
         ends = fields.get("eos_token_id")
         end_ids = tuple(ends) if isinstance(ends, list | tuple) else (() if ends is None else (ends,))
+        published = (i for i in self.end_token_ids if i not in end_ids and i < translated["vocab_size"])
         attention = self.attention
         return ModelTraits(
             family=self.name,
@@ -91,7 +94,7 @@ class ModelFamily:
             vocab_size=translated["vocab_size"],
             max_positions=translated["max_position_embeddings"],
             mask_token_id=fields.get("mask_token_id", self.mask_token_id),
-            end_token_ids=end_ids,
+            end_token_ids=(*end_ids, *published),
             bos_token_id=fields.get("bos_token_id"),
             block_length=fields.get("block_length") if attention == "block" else None,
         )
@@ -232,6 +235,8 @@ FAMILIES: tuple[ModelFamily, ...] = (
         attention="bidirectional",
         shift=0,
         mask_token_id=126336,
+        # <|eot_id|>, with which its answers end and which its config leaves out: ML-GSAI/LLaDA b7e6c35, generate.py.
+        end_token_ids=(126348,),
     ),
     _family(
         "llada-moe",

@@ -517,6 +517,15 @@ def test_an_expert_beyond_the_config_is_refused(moe):
     assert refused(moe).startswith(f"{moe} holds 1 weights that a llada-moe model with this config.json does not have")
 
 
+def test_an_answer_of_llada_ends_with_its_turn_too_though_its_config_names_end_of_text_alone():
+    llada = next(known for known in FAMILIES if known.name == "llada")
+    sizes = {"n_heads": 32, "d_model": 4096, "n_layers": 32, "max_sequence_length": 4096, "mlp_hidden_size": 12288}
+    published = {**sizes, "vocab_size": 126464, "eos_token_id": 126081}
+    assert llada.traits(published).end_token_ids == (126081, 126348)
+    assert llada.traits({**published, "eos_token_id": [126081, 126348]}).end_token_ids == (126081, 126348)
+    assert llada.traits({**published, "vocab_size": 128, "eos_token_id": 121}).end_token_ids == (121,)
+
+
 @pytest.mark.parametrize("family", ["dream", "qwen2", "qwen3"])
 def test_a_window_over_the_attention_is_refused_and_not_left_out(family):
     translate = next(known.translate for known in FAMILIES if known.name == family)
