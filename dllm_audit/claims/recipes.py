@@ -75,7 +75,11 @@ def fits(run: Run, side: Side) -> bool:
     asked = (side.backend, side.model, side.concurrency)
     if (run["backend"], run["model"], run["concurrency"]) != asked or not _is_of(run, side.task):
         return False
-    if side.num_fewshot is not None and run["manifest"]["prompts"]["num_fewshot"] != side.num_fewshot:
+    prompts = run["manifest"]["prompts"]
+    if side.num_fewshot is not None and prompts["num_fewshot"] != side.num_fewshot:
+        return False
+    # Documents that a setting was chosen on, a question in other words, requests that came when they liked.
+    if prompts.get("part") or (prompts.get("template") or {}).get("doc_to_text") or run["load"] != "closed":
         return False
     settings = run["settings"]
     for name, value in side.settings.items():

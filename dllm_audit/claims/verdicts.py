@@ -495,7 +495,8 @@ def _quality_difference(comparison: Comparison, expectation: Expectation) -> tup
     p_value = None
     low, high = quality.difference.low, quality.difference.high
     basis = quality.difference.basis or quality.difference.reason
-    if quality.counts is not None and _is_margin(expectation):
+    # Where a sequential rule stopped the runs there is no p-value, and the interval holds whenever one stops.
+    if quality.counts is not None and quality.p_value is not None and _is_margin(expectation):
         from dllm_audit.statistics.paired import non_inferiority
 
         # One-sided: the bound that the test of the margin rests on.
@@ -723,6 +724,8 @@ def _caveats(
         )
     if not mechanism and quantity in TIMED:
         caveats += _other_width(claim, run)
+    if quantity not in ("speed ratio", "time ratio", "quality difference"):
+        caveats += _stopped(run, *([] if comparison is None else [comparison.baseline.run]))
     if comparison is None:
         if run["status"] != "complete":
             caveats.append(f"The run {run['run_id']} is {run['status']}: it counts with what it has.")
@@ -749,6 +752,19 @@ def _caveats(
     if quantity in ("speed ratio", "time ratio") and strength is not None and strength.verdict == "weak":
         caveats.append(strength.sentence)
     return caveats
+
+
+def _stopped(*runs: Run) -> list[str]:
+    """That a rule which watched speed or quality stopped the runs, whose other quantities then have no true interval."""
+    from dllm_audit.analysis.sequential import stored_facts
+
+    stopped = [str(run["run_id"]) for run in runs if stored_facts(run)]
+    if not stopped:
+        return []
+    return [
+        f"A comparison decided when {' and '.join(stopped)} stopped: this interval supposes a number of documents that was "
+        "fixed beforehand, and is too sure."
+    ]
 
 
 def _other_width(claim: Claim, run: Run) -> list[str]:

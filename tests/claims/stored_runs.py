@@ -53,6 +53,8 @@ def store_run(
     prompts=None,
     dtype=None,
     command="",
+    load="closed",
+    sequential=None,
 ):
     """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default.
 
@@ -67,6 +69,7 @@ def store_run(
         "prompts": {"num_fewshot": num_fewshot, "limit": documents} | (prompts or {}),
         "books": {"discrepancy": books},
     }
+    manifest |= {"sequential": sequential} if sequential else {}
     manifest["model"] |= {"dtype": dtype} if dtype else {}
     with Store.open(path, write=True) as store:
         store.begin_run(
@@ -82,6 +85,7 @@ def store_run(
                 "task": task,
                 "role": role,
                 "concurrency": concurrency,
+                "load": load,
                 "repeat": repeat,
                 "settings": settings,
                 "setting_sources": {name: "option" if name in given else "default" for name in settings},

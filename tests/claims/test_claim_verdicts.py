@@ -1,12 +1,14 @@
 """Verdicts from stored runs: every verdict once, with its reason, and which runs a recipe takes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 from honest_claims import SCORE, SWEEP, claim_of
 from stored_runs import store_run
 
+from dllm_audit.analysis.pairing import Comparisons
 from dllm_audit.claims.recipes import commands, fits, schedule, sides_of
 from dllm_audit.claims.registry import load_claims
 from dllm_audit.claims.schema import Recipe
@@ -450,6 +452,9 @@ def test_a_claim_without_recipe_is_not_comparable(database):
         {"settings": {**THRESHOLD, "temperature": 0.7}, "given": ["threshold", "temperature"]},
         {"num_fewshot": 5},
         {"role": "control"},
+        {"prompts": {"part": {"name": "tuning", "tuning_documents": 10}}},
+        {"prompts": {"template": {"name": "short", "doc_to_text": "Q: {{question}}"}}},
+        {"load": "poisson"},
     ],
 )
 def test_a_run_of_something_else_is_not_taken(database, changes):
@@ -623,6 +628,33 @@ def test_a_run_of_a_task_file_is_found_by_the_command_that_named_it(database):
         run = store.run("named")
     for task, found in (("tasks/my sums.yaml", True), ("sums", True), ("tasks/sums.yaml", False)):
         assert fits(run, sides_of(Recipe.model_validate({**recipe, "task": task})).candidate) == found
+
+
+def test_a_rule_that_stopped_a_run_is_a_caveat_of_what_it_did_not_watch(database):
+    two_runs(database, right=range(30), sequential={"audit": "a", "margin": 0.1})
+    for quantity, low in (("agreement", 0.8), ("quality difference", -20)):
+        check = verdict_of(database, mechanism(quantity=quantity, expect={"low": low, "wording": "the rule"}))
+        assert check.verdict is Verdict.CAVEAT
+        assert any("too sure" in caveat for caveat in check.caveats)
+
+
+def test_where_a_rule_watched_the_margin_its_own_interval_decides(database, monkeypatch):
+    two_runs(database, right=range(30))
+    usual = Comparisons.compare
+
+    def watched(self, *args):
+        comparison = usual(self, *args)
+        difference = replace(comparison.quality.difference, low=-0.25, high=0.25, basis="40 documents, always-valid")
+        quality = replace(comparison.quality, p_value=None, difference=difference)
+        return replace(comparison, quality=quality)
+
+    monkeypatch.setattr(Comparisons, "compare", watched)
+    check = verdict_of(
+        database,
+        mechanism(quantity="quality difference", expect={"low": -20, "wording": "a loss of less than 20 points"}),
+    )
+    assert (check.verdict, check.p_value) == (Verdict.UNDECIDED, None)
+    assert check.reason.startswith("The quality difference (acc) 0.0 points (-25.0 to 25.0) lies across the edge.")
 
 
 @pytest.mark.parametrize("task", ["gsm_mini,evil.yaml", "--allow-code-execution"])
