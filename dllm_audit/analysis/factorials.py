@@ -55,6 +55,11 @@ class FactorialCell:
     group: RepeatGroup
 
     @property
+    def name(self) -> str:
+        """Backend and settings in a few words."""
+        return label({**self.summary.run, "repeat": 0})
+
+    @property
     def speed(self) -> Figure:
         """Answered tokens per second over all repeats."""
         return self.group.throughput
@@ -106,7 +111,7 @@ class Factorial:
                 {
                     **dict(zip(self.factors, cell.on, strict=True)),
                     "runs": [summary.run_id for summary in cell.group.summaries],
-                    "configuration": label({**cell.summary.run, "repeat": 0}),
+                    "configuration": cell.name,
                     "tokens_per_second": vars(cell.speed),
                     "tokens_per_forward": cell.summary.tokens_per_forward.value,
                     "metric": None if cell.quality is None else cell.quality.label,

@@ -127,7 +127,6 @@ def factorials_among(store: Store, summaries: Sequence[RunSummary]) -> list[Fact
 
 def factorial_text(found: Factorial) -> str:
     """The four configurations and what they say, for a terminal."""
-    from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.plain import one_line
     from dllm_audit.analysis.tables import aligned
 
@@ -137,7 +136,7 @@ def factorial_text(found: Factorial) -> str:
         rows.append(
             (
                 *("on" if on else "off" for on in cell.on),
-                label({**cell.summary.run, "repeat": 0}),
+                cell.name,
                 _number(cell.speed.value, ".1f"),
                 _number(cell.summary.tokens_per_forward.value, ".2f"),
                 "-"

@@ -234,6 +234,77 @@ def where_time_goes(bars: Sequence[TimeBar]) -> Chart:
     )
 
 
+@dataclass(frozen=True)
+class SweepLine:
+    """One side of a sweep: (requests in flight, speed, the ends of its interval or None) at every concurrency."""
+
+    name: str
+    points: tuple[tuple[int, float | None, float | None, float | None], ...]
+
+
+def speed_by_concurrency(lines: Sequence[SweepLine]) -> Chart:
+    """Speed over the requests in flight, one line a side, with a bar for every known interval."""
+    names = [one_line(line.name, 40) for line in lines]
+    rows = [
+        {"side": name, "x": x, "y": y, "y1": low, "y2": high}
+        for name, line in zip(names, lines, strict=True)
+        for x, y, low, high in line.points
+    ]
+    levels = sorted({x for line in lines for x, *_ in line.points})
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "scale": {"type": "log", "base": 2, "domain": [levels[0] / 1.2, levels[-1] * 1.2], "nice": False},
+        "title": "requests in flight, log scale",
+        "axis": {"values": levels, "format": "d", "grid": False},
+    }
+    y = {
+        "field": "y",
+        "type": "quantitative",
+        "scale": {"zero": True},
+        "title": "answered tokens per second",
+        "axis": {"tickCount": 5, "format": "~s"},
+    }
+    colour: dict[str, Any] = {
+        "field": "side",
+        "type": "nominal",
+        "scale": {"domain": names, "range": _cycle(PALETTE, len(names))},
+    }
+    shape = {**colour, "scale": {**colour["scale"], "range": _cycle(SHAPES, len(names))}}
+
+    def spec(width: int, columns: int) -> dict[str, Any]:
+        legend = {"orient": "bottom", "title": None, "columns": columns}
+        hue = {**colour, "legend": legend}
+        return {
+            "width": width,
+            "height": 220,
+            "data": {"values": rows},
+            "layer": [
+                {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": {"x": x, "y": y, "color": hue}},
+                {
+                    "transform": [{"filter": "isValid(datum.y1) && isValid(datum.y2)"}],
+                    "mark": {"type": "rule", "strokeWidth": 1.5},
+                    "encoding": {"x": x, "y": {**y, "field": "y1"}, "y2": {"field": "y2"}, "color": hue},
+                },
+                {
+                    "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+                    "encoding": {"x": x, "y": y, "color": hue, "shape": {**shape, "legend": legend}},
+                },
+            ],
+        }
+
+    said = "; ".join(
+        f"{name} " + ", ".join(f"{y:.3g} at {x}" for x, y, *_ in line.points if y is not None)
+        for name, line in zip(names, lines, strict=True)
+    )
+    return _chart(
+        spec,
+        alt=f"Answered tokens per second by requests in flight. {said}.",
+        caption="Higher is faster. Between measured concurrencies nothing was measured. Bars are 95 % intervals over repeats; a "
+        "point without a bar has none that is known.",
+    )
+
+
 def _label_offsets(points: Sequence[SpeedPoint]) -> list[int]:
     """How far above its point each number stands, so that numbers of neighbours do not cover each other."""
     fastest = max(point.speed for point in points)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from math import isinf
 
 from dllm_audit.analysis.references import AGAINST_AR
+from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.summary import Metric
 from dllm_audit.analysis.words import count, listed
 from dllm_audit.report.formats import interval, number
 from dllm_audit.report.sections.comparisons import ControlRow, PairRow
 from dllm_audit.report.sections.runs import RunRow, same_metric
+
+NO_QUALITY = "Speed alone: no quality was measured, so nothing here can be called faster and not worse."
 
 
 def task_findings(
@@ -21,16 +24,18 @@ def task_findings(
     if not timed:
         return "Nothing was timed.", ()
     # Only runs under the same conditions have a fastest among them.
-    groups: dict[tuple[str, int], list[RunRow]] = {}
+    groups: dict[tuple[str, int, str], list[RunRow]] = {}
     for row in timed:
-        run = row.summary.run
-        groups.setdefault((str(run["provenance"]), int(run["concurrency"])), []).append(row)
-    several = len({provenance for provenance, _ in groups}) > 1
+        groups.setdefault(_conditions(row), []).append(row)
+    several = len({provenance for provenance, _, _ in groups}) > 1
+    loads = len({load for _, _, load in groups}) > 1
     sentences: list[str] = []
-    for (provenance, concurrency), among in sorted(groups.items()):
+    for conditions, among in sorted(groups.items()):
+        provenance, concurrency, load = conditions
         where = "" if len(groups) == 1 else " with " + count(concurrency, "request") + " in flight"
+        where += f", {load}" if loads else ""
         where += f", {provenance}" if several else ""
-        alike = [c for c in controls if _conditions(c.twin) == (provenance, concurrency)]
+        alike = [c for c in controls if _conditions(c.twin) == conditions]
         sentences += _group_sentences(among, where, metric, max((c.factor for c in alike), default=1.0))
     for control in controls:
         if control.speed.value is not None:
@@ -43,14 +48,15 @@ def task_findings(
             "Intervals of speed are over the requests of one run each: they cover which requests were drawn, not how "
             "speed varies from run to run."
         )
-    headline = _task_headline(pairs, rows)
+    headline = NO_QUALITY if speed_alone(rows[0].summary.run) else _task_headline(pairs, rows)
     if all(row.summary.likelihoods is not None for row in rows):
         headline = headline.replace("autoregressive decoding", "the autoregressive model")
     return headline, tuple(sentences)
 
 
-def _conditions(row: RunRow) -> tuple[str, int]:
-    return str(row.summary.run["provenance"]), int(row.summary.run["concurrency"])
+def _conditions(row: RunRow) -> tuple[str, int, str]:
+    run = row.summary.run
+    return str(run["provenance"]), int(run["concurrency"]), row.summary.load.words
 
 
 def _same_twice(control: ControlRow) -> str:
@@ -129,6 +135,8 @@ def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
         return f"{names} ({best.comparison.speed.value:.2f}x){more}."
     faster = [pair for pair in against_ar if pair.comparison.speed_verdict == "faster"]
     if not faster:
+        if any(pair.comparison.speed_verdict == "faster than a weak baseline" for pair in against_ar):
+            return "Some diffusion runs were faster than autoregressive decoding, but than a weak baseline only."
         if all(pair.comparison.unreliable for pair in against_ar):
             return f"No speed can be compared: {against_ar[0].comparison.speed.reason}."
         if all(pair.comparison.speed_verdict == "slower" for pair in against_ar):

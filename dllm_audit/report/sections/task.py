@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dllm_audit.analysis.pairing import Comparisons
+from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.summary import Metric
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
 from dllm_audit.report.sections.comparisons import ControlRow, PairRow, control_rows, pair_rows
 from dllm_audit.report.sections.example import TokenTexts, TraceSection, trace_section
-from dllm_audit.report.sections.findings import task_findings
+from dllm_audit.report.sections.findings import NO_QUALITY, task_findings
+from dllm_audit.report.sections.origin import OriginSection, origin_section
 from dllm_audit.report.sections.runs import RunRow, same_metric
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class TaskSection:
     time_chart: Chart | None
     pairs: tuple[PairRow, ...]
     controls: tuple[ControlRow, ...]
+    origin: OriginSection
     repeated: tuple[RunRow, ...]
     trace: TraceSection | None
     sentences: tuple[str, ...]
@@ -38,6 +41,22 @@ class TaskSection:
     notes: tuple[NoteRow, ...]
     forward_kinds: tuple[str, ...]
     time_items: tuple[str, ...]
+
+    @property
+    def speed_alone(self) -> str:
+        """What its runs were given, if they measured speed alone; empty where there is a quality too."""
+        alone = speed_alone(self.runs[0].summary.run)
+        return f"{alone[0].upper()}{alone[1:]}. {NO_QUALITY}" if alone else ""
+
+    @property
+    def queues(self) -> bool:
+        """Whether requests of some run queued for a row."""
+        return any(row.summary.load.kind != "closed" for row in self.runs)
+
+    @property
+    def outside_items(self) -> tuple[str, ...]:
+        """What its runs did outside every clock."""
+        return tuple(dict.fromkeys(item for row in self.shown for item in row.summary.outside_seconds))
 
     @property
     def scored(self) -> bool:
@@ -71,6 +90,7 @@ def task_section(
         time_chart=_time_chart(shown),
         pairs=pairs,
         controls=controls,
+        origin=origin_section(store, comparisons, shown, pairs),
         repeated=tuple(row for row in rows if row.leads and len(row.group.summaries) > 1),
         trace=trace_section(store, shown, token_texts),
         sentences=sentences,

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from math import isinf
 
 from dllm_audit.analysis.references import AGAINST_AR
+from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.words import count, listed
 from dllm_audit.report.formats import interval, number, points
 from dllm_audit.report.sections.comparisons import PairRow
+from dllm_audit.report.sections.findings import NO_QUALITY
 from dllm_audit.report.sections.runs import RunRow
 from dllm_audit.report.sections.task import TaskSection
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
@@ -53,6 +55,9 @@ def verdict_section(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin
 
 
 def _overall(tasks: Sequence[TaskSection]) -> str:
+    tasks = [task for task in tasks if not task.speed_alone]
+    if not tasks:
+        return NO_QUALITY
     pairs = [pair for task in tasks for pair in task.pairs if pair.against == AGAINST_AR]
     if not pairs:
         return "Nothing was compared with autoregressive decoding yet."
@@ -116,7 +121,8 @@ def _decided(pair: PairRow) -> tuple[str, str]:
     elif comparison.identical:
         outcome += " (identical answers)"
     else:
-        outcome += " (quality not decided)"
+        alone = speed_alone(comparison.candidate.run)
+        outcome += " (speed alone: no quality was measured)" if alone else " (quality not decided)"
     if comparison.unfinished:
         outcome += ", as far as unfinished runs tell"
     return outcome, f"{pair.candidate.label} ({'; '.join(numbers)})"
@@ -147,11 +153,7 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
         found.append(
             f"What caused the difference in {count(len(spoiled), 'comparison')}: something else differs too (see there)."
         )
-    if any(pair.against == AGAINST_AR for pair in pairs):
-        bound = "How strong the autoregressive baseline is: its share of what the hardware allows was not measured"
-        if all(row.summary.is_embedded for row in rows):
-            bound += ", and does not apply to models that live in the processor's cache"
-        found.append(bound + ".")
+    found += _about_baselines([pair for pair in pairs if pair.against == AGAINST_AR])
     failing = [p for p in pairs if p.comparison.baseline_fails]
     if failing:
         found.append(
@@ -193,6 +195,28 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
     failed = sum(row.summary.failed for row in rows)
     if failed:
         found.append(f"Anything about the {count(failed, 'request')} that failed: they are counted, and in no figure.")
+    return found
+
+
+def _about_baselines(pairs: Sequence[PairRow]) -> list[str]:
+    """What the strength of the autoregressive baselines does not allow to conclude."""
+    strengths = [(p.baseline.label, s) for p in pairs if (s := p.comparison.strength) is not None]
+    weak = list(dict.fromkeys(name for name, s in strengths if s.verdict == "weak"))
+    unknown = list(dict.fromkeys(name for name, s in strengths if s.verdict == "unknown"))
+    found = []
+    if weak:
+        found.append(f"That anything is faster for being faster than {listed(weak)}: a weak baseline.")
+    if unknown:
+        found.append(
+            f"How strong {listed(unknown)} {'is' if len(unknown) == 1 else 'are'}: neither held against transformers' generate nor "
+            "against what the device allows."
+        )
+    if any(
+        p.baseline.summary.run["provenance"] == "reference" and p.baseline.summary.run["concurrency"] > 1 for p in pairs
+    ):
+        found.append(
+            "Where a served engine would overtake: with several requests in flight the baseline is this package's own engine."
+        )
     return found
 
 
