@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dllm_audit.analysis.plain import one_line
+
 if TYPE_CHECKING:
     from dllm_audit.cli.studies import Study
     from dllm_audit.evaluate.execution import Cell
@@ -24,9 +26,14 @@ def show_plan(
     study: Study,
 ) -> None:
     """Print the plan. The time is estimated from earlier runs of the same backend, model and task, if there are any."""
+    from dllm_audit.cli.studies import preview
+    from dllm_audit.evaluate.parts import check_parts
     from dllm_audit.evaluate.prompts import asks_for_likelihoods, build_questions
+    from dllm_audit.evaluate.sequential import CONTROL_DOCUMENTS
     from dllm_audit.statistics.power import decidable_margin
 
+    tuning, rest = preview(study, plan)
+    plan = [*tuning, *rest]
     documents = {name: min(limit or len(task.eval_docs), len(task.eval_docs)) for name, task in tasks.items()}
     # Of a document whose given answers are scored, each is a request of its own.
     asked = documents | {
@@ -34,10 +41,17 @@ def show_plan(
         for name, task in tasks.items()
         if asks_for_likelihoods(task)
     }
+    if study.tuning is not None:
+        for available in documents.values():
+            check_parts(study.tuning, available)
     earlier = _seconds_per_request(database)
     runs: list[dict[str, Any]] = []
     for cell in plan:
-        requests = asked[cell.task_name]
+        available = documents[cell.task_name]
+        taken = available if cell.part is None else cell.part.documents(available)
+        if study.until_decided and cell.role == "control":
+            taken = min(taken, CONTROL_DOCUMENTS)
+        requests = round(asked[cell.task_name] * taken / available)
         each = earlier.get((cell.backend.name, cell.source.ref, cell.task_name))
         runs.append(
             {
@@ -49,12 +63,15 @@ def show_plan(
                 "load": cell.load.as_dict(),
                 "repeat": cell.repeat,
                 "settings": dict(cell.given),
+                "part": None if cell.part is None else cell.part.name,
+                "template": None if cell.template is None else cell.template.name,
                 "requests": requests,
                 "estimated_seconds": None if each is None else each * requests,
             }
         )
-    margins = {name: decidable_margin(n).margin for name, n in documents.items()}
-    projected = _projected(study, next(iter(documents.values()))) if study.until_decided else None
+    judging = {name: n - (study.tuning or 0) for name, n in documents.items()}
+    margins = {name: decidable_margin(n).margin for name, n in judging.items()}
+    projected = _projected(study, next(iter(judging.values()))) if study.until_decided else None
     known = [run["estimated_seconds"] for run in runs]
     total = None if any(seconds is None for seconds in known) else sum(known)
     if as_json:
@@ -71,18 +88,21 @@ def show_plan(
         comes = f", {cell.load.words}" if cell.load.words else ""
         settings = " ".join(f"{k}={v}" for k, v in run["settings"].items())
         role = "" if run["role"] == "candidate" else f" ({run['role']})"
+        comes += f", template {one_line(run['template'], 60)}" if run["template"] else ""
+        comes += ", to choose a threshold on" if run["part"] == "tuning" else ""
         click.echo(
             f"{number:>3}. {run['backend']}{role} on {run['task']} with {run['model']}: {run['requests']} requests, "
             f"{run['concurrency']} in flight{comes}, repeat {run['repeat']} {settings}".rstrip()
         )
-    click.echo(f"\n{sum(run['requests'] for run in runs)} requests in {len(runs)} runs.")
+    most = "At most " if study.until_decided else ""
+    click.echo(f"\n{most}{sum(run['requests'] for run in runs)} requests in {len(runs)} runs.")
     if total is None:
         click.echo(f"No time can be estimated: {database} holds no earlier run of every backend, model and task.")
     else:
         click.echo(f"About {total / 60:.1f} minutes, estimated from earlier runs in {database}.")
     for name, margin in margins.items():
         click.echo(
-            f"{name}: {documents[name]} paired documents can decide a quality margin of {100 * margin:.1f} points "
+            f"{name}: {judging[name]} paired documents can decide a quality margin of {100 * margin:.1f} points "
             "(one-sided 5 %, power 80 %, 10 % of the documents discordant)."
         )
     if projected:

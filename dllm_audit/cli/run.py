@@ -34,7 +34,7 @@ from dllm_audit.cli.run_settings import (
     distinct_settings,
     variants_of,
 )
-from dllm_audit.cli.studies import carry_out, check_study, study_of, study_options
+from dllm_audit.cli.studies import asked, carry_out, check_study, study_of, study_options
 from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,6 +101,9 @@ def command(
     load: str | None,
     arrival_rate: str | None,
     until_decided: bool,
+    choosing: bool,
+    tuning: int | None,
+    templates: str | None,
     margin: float | None,
     repeats: int,
     baseline: str | None,
@@ -133,7 +136,7 @@ def command(
         base = choose(plugins, baseline, baseline_model)
     elif baseline_model is not None:
         raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
-    study = study_of(until_decided, margin)
+    study = study_of(until_decided, margin, choosing, tuning, templates)
     arrivals = loads_of(load, arrival_rate)
     concurrencies = concurrencies_of(concurrency, arrivals)
     variants = variants_of(given)
@@ -148,8 +151,11 @@ def command(
     from dllm_audit.evaluate.prompts import asks_for_likelihoods
 
     loaded_tasks: dict[str, Any] = {}
+    prompted: list[tuple[str, Any, Any]] = []
     for name in names_of(tasks, "--task"):
-        loaded_tasks |= load_tasks(name, num_fewshot, allow_code_execution)
+        loaded = load_tasks(name, num_fewshot, allow_code_execution)
+        loaded_tasks |= loaded
+        prompted += asked(study, name, loaded, num_fewshot, allow_code_execution)
     scored = {name: asks_for_likelihoods(task) for name, task in loaded_tasks.items()}
     for variant in variants:
         check_against_tasks(every, variant, scored)
@@ -157,22 +163,25 @@ def command(
     if factorial is not None and any(scored.values()):
         raise UsageError(f"--factorial is about decoding text, and {' and '.join(scored)} has given answers scored.")
 
-    def cells(repeat: int) -> list[Cell]:
+    def cells(repeat: int, prompted: Sequence[tuple[str, Any, Any]]) -> list[Cell]:
         out = []
-        for (task_name, task), comes, n in product(loaded_tasks.items(), arrivals, concurrencies):
+        for (task_name, task, template), comes, n in product(prompted, arrivals, concurrencies):
             for arm in arms:
                 backend, source = arm.choice.backend, arm.choice.source
                 for settings in distinct_settings(arm.choice, arm.variants, scored[task_name]):
                     cell = Cell(backend, source, task_name, task, settings, n, repeat, load=comes)
-                    out.append(replace(cell, factorial=arm.levels))
+                    out.append(replace(cell, factorial=arm.levels, template=template))
             for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
                 assert base is not None
                 cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline", comes)
+                cell = replace(cell, template=template)
                 out += [cell, replace(cell, role="control")]
         return out
 
-    plan = balanced_order([cells(repeat) for repeat in range(repeats)])
-    check_study(study, plan)
+    # Templates take turns too, as repeats do.
+    turns = [prompted] if templates is None else [[one] for one in prompted]
+    plan = balanced_order([cells(repeat, some) for repeat in range(repeats) for some in turns])
+    check_study(study, plan, mode)
     if dry_run:
         from dllm_audit.cli.planning import show_plan
 
@@ -211,7 +220,7 @@ def command(
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The facts of one run as `run --json` prints them. Seconds are summed over requests; throughput is over the makespan."""
-    from dllm_audit.analysis.facts import likelihood_facts
+    from dllm_audit.analysis.facts import likelihood_facts, load_facts, streaming_facts
     from dllm_audit.records import FORWARD_KINDS
 
     run = summary.run
@@ -232,6 +241,10 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "tokens_per_forward": summary.tokens_per_forward.value,
         "makespan_seconds": summary.makespan_seconds.value,
         "share_of_bound": summary.bound.total.value,
+        "peak_memory_bytes": summary.consumption.peak_memory.value,
+        "joules": summary.consumption.energy.value,
+        "load": load_facts(summary.load),
+        "streaming": streaming_facts(summary.streaming),
         "query_positions": summary.query_positions,
         "forwards": {kind: summary.forwards.get(kind, 0) for kind in FORWARD_KINDS},
         "seconds": {"total": sum(items.values()), **items},
