@@ -424,7 +424,7 @@ def test_a_model_without_tokenizer_cannot_run_a_task_of_text(call, database):
     """Every request would fail alike: said once, before anything runs."""
     message = wrong(call, "--backend", "dualcache", "--model", TINY_LLADA, "--task", "gsm_mini", "--limit", "2")
     assert message == (
-        f"{TINY_LLADA} has no tokenizer, and tasks are text. Put its tokenizer.json into the folder, "
+        f"{TINY_LLADA} has no tokenizer, and prompts are text. Put its tokenizer.json into the folder, "
         "or give token ids to: dllm-audit generate --requests FILE.jsonl"
     )
 
