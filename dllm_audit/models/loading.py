@@ -260,7 +260,8 @@ def pick_device(name: str) -> torch.device:
         raise ModelError("Device 'mps' is not here: it needs macOS on Apple silicon. Use --device cpu.")
     if device.type not in ("cpu", "cuda", "mps"):
         raise ModelError(f"Device {name!r} is not supported. Use auto, cpu, cuda, cuda:N or mps.")
-    return device
+    # One name for one device, or runs on it would differ in it.
+    return torch.device("cuda", 0) if name == "cuda" else device
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -653,6 +653,13 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch):
     )
 
 
+def test_a_gpu_has_one_name_however_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert {str(pick_device(name)) for name in ("auto", "cuda", "cuda:0")} == {"cuda:0"}
+    assert str(pick_device("cuda:1")) == "cuda:1"
+
+
 def test_a_device_that_nothing_here_runs_on_is_refused():
     with pytest.raises(ModelError, match=r"^Device 'xpu' is not supported\. Use auto, cpu, cuda, cuda:N or mps\.$"):
         pick_device("xpu")
