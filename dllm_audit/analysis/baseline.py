@@ -118,22 +118,23 @@ def strength_of(baseline: RunSummary) -> Strength | None:
         return None
     facts = baseline.run["manifest"].get("library")
     observed = LibraryComparison.of_facts(facts)
-    reason = "it was not held against transformers' generate"
-    if observed is None and isinstance(facts, Mapping) and facts.get("reason"):
-        reason += f" ({str(facts['reason']).rstrip('.')})"
-    generate = _over(observed, GENERATE, reason)
-    if observed is not None and observed.side(LOOKUP) is None:
-        reason = "prompt lookup decodes one request at a time"
-    theirs = None if observed is None else observed.side(GENERATE)
-    same = None if observed is None or theirs is None else theirs.equal == observed.prompts
-    return Strength(observed, generate, _over(observed, LOOKUP, reason), same, _share(baseline))
+    if observed is None:
+        reason = "it was not held against transformers' generate"
+        if isinstance(facts, Mapping) and facts.get("reason"):
+            reason += f" ({str(facts['reason']).rstrip('.')})"
+        nothing = Figure(None, "x", "measured", reason=reason)
+        return Strength(None, nothing, nothing, None, _share(baseline))
+    lookup = speed_over(observed, LOOKUP, "prompt lookup decodes one request at a time")
+    theirs = observed.side(GENERATE)
+    same = None if theirs is None else theirs.equal == observed.prompts
+    return Strength(observed, speed_over(observed, GENERATE), lookup, same, _share(baseline))
 
 
-def _over(observed: LibraryComparison | None, name: str, reason: str) -> Figure:
-    """Speed of ours over that of a side of the library, with an interval over the turns."""
-    ours, theirs = (None, None) if observed is None else (observed.side(OURS), observed.side(name))
+def speed_over(observed: LibraryComparison, name: str, missing: str = "it was not observed") -> Figure:
+    """Speed of ours over that of a side of the library, with an interval over the turns. missing: why, where there is none."""
+    ours, theirs = observed.side(OURS), observed.side(name)
     if ours is None or theirs is None:
-        return Figure(None, "x", "measured", reason=reason)
+        return Figure(None, "x", "measured", reason=missing)
     found = speedup_interval(*(_turns(side) for side in (ours, theirs)), generator=np.random.default_rng(_SEED))
     if found.low is None:
         reason = f"interval unknown: {found.clusters} of at least {MINIMUM_CLUSTERS} turns"

@@ -94,6 +94,8 @@ class LibraryComparison:
         sides = [side for found in facts["sides"] if (side := _side_of_facts(found)) is not None]
         if not all(map(_is_count, (batch, prompts, gen_length))) or not sides or len(sides) < len(facts["sides"]):
             return None
+        if len({len(side.seconds) for side in sides}) > 1:
+            return None
         return LibraryComparison(batch, prompts, gen_length, str(facts.get("transformers", "")), tuple(sides))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from dllm_audit.measure.environment import describe, readings
 from dllm_audit.measure.hazards import timing_hazards
-from tests.benchmarks import baseline, batching, books, coverage, memory, overhead
+from tests.benchmarks import aa, baseline, batching, books, coverage, memory, overhead
 
 BENCHMARKS = {
     "books": books.main,
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "batching": batching.main,
     "memory": memory.main,
     "coverage": coverage.main,
+    "aa": aa.main,
 }
 
 

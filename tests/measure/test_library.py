@@ -76,7 +76,8 @@ def test_what_is_stored_reads_back():
 
 @pytest.mark.parametrize(
     "damage", [{"sides": None}, {"sides": []}, {"batch": "1"}, {"prompts": 0}, {"sides": [{"name": "ours"}]},
-               {"sides": [{**FOUND.as_dict()["sides"][0], "seconds": [0.0]}]}]
+               {"sides": [{**FOUND.as_dict()["sides"][0], "seconds": [0.0]}]},
+               {"sides": [FOUND.as_dict()["sides"][0], {**FOUND.as_dict()["sides"][0], "seconds": [1.0]}]}]
 )  # fmt: skip
 def test_what_was_damaged_reads_as_nothing(damage):
     assert LibraryComparison.of_facts({**FOUND.as_dict(), **damage}) is None
