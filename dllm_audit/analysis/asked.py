@@ -14,6 +14,11 @@ def template_of(run: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def asked_alike(run: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs of a task were asked in the same words, and both for a result or both to choose a setting."""
+    return template_of(run) == template_of(other) and is_tuning(run) == is_tuning(other)
+
+
 def is_tuning(run: Mapping[str, Any]) -> bool:
     """Whether a run only helped to choose a setting, so that it is no result."""
     return _prompt_facts(run, "part").get("name") == "tuning"

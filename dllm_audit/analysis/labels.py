@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dllm_audit.analysis.asked import is_tuning, template_of
 from dllm_audit.analysis.references import is_one_token_per_step
 from dllm_audit.analysis.rows import asks_for_likelihoods
 from dllm_audit.measure.load import load_words
@@ -41,6 +42,10 @@ def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
         if name in ("tokens_per_step", "steps", "steps_per_block") and "1 token/step" in parts:
             continue
         parts.append(form.format(f"{value:g}" if isinstance(value, float) else value))
+    if template := template_of(run):
+        parts.append(f"template {template}")
+    if is_tuning(run):
+        parts.append("to choose on")
     if words := load_words(run.get("load") or "closed", run.get("arrival_rate")):
         parts.append(words)
     if concurrency or run["concurrency"] > 1:

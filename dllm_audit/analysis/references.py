@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dllm_audit.analysis.asked import asked_alike, is_tuning
 from dllm_audit.analysis.manifests import compare_manifests
 
 Run = Mapping[str, Any]
@@ -68,7 +69,9 @@ def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
         same = ("invocation", "backend", "model", "task", *_CONDITIONS, "repeat", "settings")
         for twin in runs:
             is_twin = twin["role"] != "control" and all(twin.get(name) == control.get(name) for name in same)
-            if is_twin and all(twin.get(name) == run.get(name) for name in ("task", *_CONDITIONS)):
+            if not is_twin or not asked_alike(twin, control) or not asked_alike(twin, run):
+                continue
+            if all(twin.get(name) == run.get(name) for name in ("task", *_CONDITIONS)):
                 return control, twin
     return None
 
@@ -76,7 +79,11 @@ def control_of(run: Run, runs: Sequence[Run]) -> tuple[Run, Run] | None:
 def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """What `run` is held against when nobody says: the baseline of its own command, else the autoregressive reference."""
     same = ("invocation", "task", *_CONDITIONS, "repeat")
-    own = [other for other in runs if other["role"] == "baseline" and all(other.get(n) == run.get(n) for n in same)]
+    own = [
+        other
+        for other in runs
+        if other["role"] == "baseline" and all(other.get(n) == run.get(n) for n in same) and asked_alike(run, other)
+    ]
     if run["role"] == "candidate" and own:
         return min(own, key=lambda other: len(compare_manifests(run, other).treatment))
     return autoregressive_reference(run, runs)
@@ -126,6 +133,7 @@ def _nearest(run: Run, runs: Sequence[Run], fits: Callable[[Run], bool]) -> Run 
         if other["run_id"] != run["run_id"]
         and other["task"] == run["task"]
         and other["role"] != "control"
+        and not is_tuning(other)
         and fits(other)
     ]
     newest_first = sorted(found, key=lambda other: other["started_at"], reverse=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import t as student
 
+from dllm_audit.analysis.asked import choice_notes
 from dllm_audit.analysis.bounds import BoundShares, shares_of_bound
 from dllm_audit.analysis.consumption import Consumption, consumption_of
 from dllm_audit.analysis.conventions import Convention, conventions
@@ -544,6 +545,7 @@ def _notes(
         notes.append(f"The run is {run['status']}: {stored} of {run['planned_requests']} requests are stored.")
     if stopped := stopped_note(run):
         notes.append(stopped)
+    notes += choice_notes(run)
     if damaged:
         which = ", ".join(str(row["ordinal"]) for row in damaged[:10]) + (", …" if len(damaged) > 10 else "")
         notes.append(

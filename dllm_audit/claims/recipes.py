@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from dllm_audit.analysis.asked import is_tuning, template_of
 from dllm_audit.claims.schema import Recipe
 from dllm_audit.settings import STEP_SETTINGS
 
@@ -72,14 +73,16 @@ def fits(run: Run, side: Side) -> bool:
     """Whether a stored run did what the side asks for. A setting that only the run was given makes it another one."""
     if run["role"] == "control" or run["status"] == "running":
         return False
+    if template_of(run) is not None or is_tuning(run):
+        return False
     asked = (side.backend, side.model, side.concurrency)
     if (run["backend"], run["model"], run["concurrency"]) != asked or not _is_of(run, side.task):
         return False
     prompts = run["manifest"]["prompts"]
     if side.num_fewshot is not None and prompts["num_fewshot"] != side.num_fewshot:
         return False
-    # Documents that a setting was chosen on, a question in other words, requests that came when they liked.
-    if prompts.get("part") or (prompts.get("template") or {}).get("doc_to_text") or run["load"] != "closed":
+    # Requests that came when they liked say nothing of so many in flight.
+    if run["load"] != "closed":
         return False
     settings = run["settings"]
     for name, value in side.settings.items():
@@ -165,6 +168,9 @@ class Command:
         return all(any(fits(run, side) and self._is_enough(run) for run in runs) for side in self.makes)
 
     def _is_enough(self, run: Run) -> bool:
+        # What was stopped when it was decided, or left documents out to choose a setting on, has fewer than its limit.
+        if run["manifest"].get("sequential") or run["manifest"]["prompts"].get("part"):
+            return False
         documents = run["manifest"]["prompts"].get("limit")
         return run["status"] == "complete" and (not self.limit or not documents or documents >= self.limit)
 

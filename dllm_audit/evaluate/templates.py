@@ -123,7 +123,7 @@ def builtin_templates(task: Any) -> list[Template]:
     counts = [0]
     if task.has_training_docs() or task.has_validation_docs() or task.config.num_fewshot:
         counts.append(task.config.num_fewshot or EXAMPLES)
-    own = [Template(f"own wording, {n} examples", None, n) for n in counts]
+    own = [Template(f"own wording {n}-shot", None, n) for n in counts]
     return [*own, *(Template(name, text) for name, text in _WORDINGS.items())]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit import __version__
+from dllm_audit.analysis.asked import is_tuning
 from dllm_audit.analysis.pairing import DEFAULT_MARGIN
 from dllm_audit.analysis.references import REFERENCES
 from dllm_audit.claims.verdicts import check_claims
@@ -105,6 +106,6 @@ def gather(
         details=tuple(run_details(row) for row in rows),
         commands=commands(chosen, store.path.name),
         margin_points=allowed * 100,
-        left_out=len(stored) - len(chosen) if runs is None else 0,
+        left_out=sum(not is_tuning(run) for run in stored) - len(chosen) if runs is None else 0,
         habits=habits(rows),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dllm_audit.analysis.asked import is_tuning
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.repeats import RepeatGroup, group_repeats
@@ -52,9 +53,10 @@ class RunRow:
 def newest_runs(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The newest run of each content, role and repeat: an older one of the same was superseded.
 
-    It stays where other runs of its command stay: they were interleaved with it, and nothing compares better with them.
+    What only helped to choose a setting is no result. It stays where other runs of its command stay: they were interleaved with it, and nothing compares better with them.
     """
     newest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    runs = [run for run in runs if not is_tuning(run)]
     for run in runs:  # oldest first
         key = (run["content_key"], run["role"], run["repeat"])
         # A run that was broken off does not replace one that was finished.
