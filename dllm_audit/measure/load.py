@@ -15,6 +15,9 @@ from dllm_audit.errors import UsageError, did_you_mean
 
 LOADS = ("closed", "offline", "open")
 
+LEAST_RATE = 1e-5
+"""Requests per second: about one a day. Below it a run waits without end, or longer than a clock can tell."""
+
 
 @dataclass(frozen=True)
 class Load:
@@ -40,6 +43,11 @@ class Load:
             )
         if self.arrival_rate is not None and not (isfinite(self.arrival_rate) and self.arrival_rate > 0):
             raise UsageError(f"arrival_rate={self.arrival_rate:g}: requests must arrive at a rate above 0 per second.")
+        if self.arrival_rate is not None and self.arrival_rate < LEAST_RATE:
+            raise UsageError(
+                f"arrival_rate={self.arrival_rate:g}: that is less than a request a day, and nobody waits for it. "
+                f"Give at least {LEAST_RATE:g}."
+            )
 
     @property
     def words(self) -> str:

@@ -43,6 +43,7 @@ def test_arrivals_hang_on_the_seed_and_the_place_alone():
         ("open", None, "An open loop needs the requests that arrive per second: say --arrival-rate R."),
         ("offline", 2.0, "arrival_rate=2 says when requests arrive, and load 'offline' says otherwise. Leave one of them out."),
         ("open", 0.0, "arrival_rate=0: requests must arrive at a rate above 0 per second."),
+        ("open", 1e-300, "arrival_rate=1e-300: that is less than a request a day, and nobody waits for it. Give at least 1e-05."),
         ("open", float("inf"), "arrival_rate=inf: requests must arrive at a rate above 0 per second."),
         ("open", float("nan"), "arrival_rate=nan: requests must arrive at a rate above 0 per second."),
     ],
