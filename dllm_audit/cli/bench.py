@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dllm_audit.cli.opening import Choice, choose, installed
+from dllm_audit.cli.opening import Choice, choose, installed, spare_threads
 from dllm_audit.cli.options import (
     MOST_IN_FLIGHT,
     check_engine,
@@ -116,6 +116,7 @@ def command(
         raise UsageError("--baseline-model says which model --baseline decodes. Give --baseline NAME too.")
     base = None if baseline is None else choose(plugins, baseline, baseline_model)
     every = [*choices, *([base] if base else [])]
+    spare_threads(choice.source for choice in every)
     variants = variants_of(given, DIMENSIONS)
     for variant in variants:
         check_settings(every, variant)
@@ -235,18 +236,8 @@ def _table(groups: Sequence[RepeatGroup]) -> str:
     from dllm_audit.analysis.rows import speed_alone
     from dllm_audit.analysis.tables import aligned
 
-    titles = (
-        "decoder",
-        "model",
-        "prompt",
-        "output",
-        "tokens/s",
-        "single runs",
-        "answered",
-        "whole answer",
-        "first text",
-    )
-    rows = [(*titles, "a block", "rows/forward", "committed/forward")]
+    titles = ("decoder", "model", "prompt", "output", "answered/s", "committed/s", "single runs", "whole answer")
+    rows = [(*titles, "first text", "a block", "rows/forward", "committed/forward")]
     for group in groups:
         first = group.summaries[0]
         run, rates = first.run, _rates(group)
@@ -257,9 +248,9 @@ def _table(groups: Sequence[RepeatGroup]) -> str:
                 run["model"],
                 str(run["manifest"]["prompts"]["speed_alone"]["prompt_tokens"]),
                 str(run["settings"]["gen_length"]),
+                _number(group.throughput, "{:.1f}"),
                 _number(_committed_per_second(group), "{:.1f}"),
                 f"{min(rates):.1f} to {max(rates):.1f}" if rates else "-",
-                f"{first.answered_tokens / first.committed_tokens:.0%}" if first.committed_tokens else "-",
                 *(_number(figure, "{:.3f} s") for figure in seconds),
                 _number(first.load.mean_rows, "{:.2f}"),
                 _number(first.committed_per_forward, "{:.2f}"),
@@ -271,9 +262,10 @@ def _table(groups: Sequence[RepeatGroup]) -> str:
         "",
         "Speed alone: no quality was measured, so none of this says that anything is better.",
         *(f"  {work[0].upper()}{work[1:]}." for work in works),
-        "tokens/s: committed positions over the whole time of all repeats; answered: the share of them before an end of text, "
-        "beyond which a diffusion decoder that commits by confidence fills its window almost for nothing. Seconds: the median "
-        "request of the first repeat; a block: its time since a row took it on, divided by its blocks.",
+        "answered/s: tokens before an end of text, over the whole time of all repeats; committed/s: all positions, also those "
+        "after it, with which a diffusion decoder that commits by confidence fills its window almost for nothing; single runs: "
+        "the slowest and the fastest, committed. Seconds: the median request of the first repeat; a block: its time since a "
+        "row took it on, divided by its blocks.",
     ]
     return "\n".join(lines)
 

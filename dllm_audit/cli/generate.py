@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dllm_audit.analysis.plain import one_line
-from dllm_audit.cli.opening import choose, installed, load
+from dllm_audit.cli.opening import choose, installed, load, spare_threads
 from dllm_audit.cli.options import check_engine, engine_options, given_settings, json_option, setting_options
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
 from dllm_audit.cli.terminal import say, say_json
@@ -68,6 +68,7 @@ def command(
     from dllm_audit.models.loading import has_tokenizer
 
     choice = choose(installed(), backend, model)
+    spare_threads([choice.source])
     settings = given_settings(options)
     choice.backend.resolve(settings, traits=choice.source.traits)
     if prompt is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,19 @@ def choose(plugins: Plugins, backend_name: str, model: str | None) -> Choice:
     if model is None:
         say(f"{one_line(backend.name)}: no --model given, so the embedded model {one_line(ref)} is used.", err=True)
     return Choice(backend, source)
+
+
+def spare_threads(sources: Iterable[ModelSource]) -> None:
+    """Decode with one thread where every model is an embedded one, unless OMP_NUM_THREADS says otherwise.
+
+    They are far too small to share a forward: two threads on two busy cores wait for each other most of the time.
+    """
+    import torch
+
+    tiny = all(source.provenance == "embedded" for source in sources)
+    if tiny and "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+        say("Embedded models run on one thread; OMP_NUM_THREADS changes that.", err=True)
 
 
 def load(choice: Choice, device: str, dtype: str, engine: str = "eager") -> LoadedModel:

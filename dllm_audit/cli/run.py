@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dllm_audit.cli.factorial import arms_of, factorial_option, factorial_text, factorials_among
-from dllm_audit.cli.opening import choose, installed
+from dllm_audit.cli.opening import choose, installed, spare_threads
 from dllm_audit.cli.options import (
     check_engine,
     concurrencies_of,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="NAME",
-    help="Backend to compare with; runs interleaved, and once more as A/A control.",
+    help="Backend to compare with; runs first, and once more last as A/A control.",
 )
 @click.option("--baseline-model", metavar="REF", help="Model of the baseline [default: fits it].")
 @factorial_option
@@ -143,6 +143,7 @@ def command(
     every = [*choices, *([base] if base else [])]
     for variant in variants:
         check_settings(every, variant)
+    spare_threads(choice.source for choice in every)
     arms = arms_of(factorial, choices, variants, plugins)
 
     click.echo("Loading tasks ...", err=True)
@@ -166,16 +167,20 @@ def command(
     def cells(repeat: int, prompted: Sequence[tuple[str, Any, Any]]) -> list[Cell]:
         out = []
         for (task_name, task, template), comes, n in product(prompted, arrivals, concurrencies):
+            # The baseline first and its control last: a machine that drifts meanwhile shows in the two.
+            settings_of_base = [] if base is None else distinct_settings(base, variants, scored[task_name])
+            baselines = []
+            for settings in settings_of_base:
+                assert base is not None
+                cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline", comes)
+                baselines.append(replace(cell, template=template))
+            out += baselines
             for arm in arms:
                 backend, source = arm.choice.backend, arm.choice.source
                 for settings in distinct_settings(arm.choice, arm.variants, scored[task_name]):
                     cell = Cell(backend, source, task_name, task, settings, n, repeat, load=comes)
                     out.append(replace(cell, factorial=arm.levels, template=template))
-            for settings in [] if base is None else distinct_settings(base, variants, scored[task_name]):
-                assert base is not None
-                cell = Cell(base.backend, base.source, task_name, task, settings, n, repeat, "baseline", comes)
-                cell = replace(cell, template=template)
-                out += [cell, replace(cell, role="control")]
+            out += [replace(cell, role="control") for cell in baselines]
         return out
 
     # Templates take turns too, as repeats do.

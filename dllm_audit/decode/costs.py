@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from dllm_audit.decode.cache import Window
-from dllm_audit.decode.fixed import FIXED_KINDS
 from dllm_audit.decode.likelihood import of_targets, read_logits
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas
@@ -75,8 +74,7 @@ class _Trial:
         # Keys and values are written by every window but one that holds all it sees of a decoder without a cache.
         cached = not (shape.kind in ("denoise", "score") and shape.width == visible)
         self.windows = [replace(window, cached=cached) for window in self.windows]
-        # Eager forwards of one shape and prepared ones do not cost the same; a compiled one is compiled for this canvas.
-        self.runner = ForwardRunner(model, canvas, cached, shape.width if shape.kind in FIXED_KINDS else None)
+        self.runner = ForwardRunner(model, canvas, cached)
         decided = round(shape.decided / shape.count)
         self.rows = torch.arange(decided, device=model.device) % shape.rows
         self.index = torch.arange(decided, device=model.device) // shape.rows % shape.width

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ENGINES = ("eager", "compile", "cudagraph", "fixed")
 
 #: Kinds of forward whose width never changes when they use the cache.
-FIXED_KINDS = ("denoise", "commit")
+_KINDS = ("denoise", "commit")
 
 
 class FixedForwards:
@@ -54,7 +54,7 @@ class FixedForwards:
 
     def fit(self, windows: Sequence[Window]) -> bool:
         """Whether these windows have the fixed shape."""
-        return all(w.cached and w.kind in FIXED_KINDS and w.hi - w.lo <= self.width for w in windows)
+        return all(w.cached and w.kind in _KINDS and w.hi - w.lo <= self.width for w in windows)
 
     def run(self, slots: Sequence[int], windows: Sequence[Window]) -> Tensor:
         """Last hidden states, float [B', width, H] with B' >= B; overwritten by the next call."""

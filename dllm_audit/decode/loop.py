@@ -99,6 +99,10 @@ class DecodeLoop:
                 f"--engine {model.engine} is for steps of a fixed shape: those of dualcache (with a block_length), block and ar. "
                 "This decoder has none. Use --engine eager."
             )
+        if model.device.type == "mps" and (recipe.score.temperature > 0 or recipe.score.dtype == "float64"):
+            raise UsageError(
+                "A temperature and confidence_dtype=float64 need float64, which Apple's devices do not have. Use --device cpu."
+            )
         self.runner = ForwardRunner(model, self.canvas, cached, width)
         self.free = list(range(rows))
         self.rows: list[Row] = []

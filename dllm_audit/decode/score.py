@@ -107,7 +107,9 @@ class Score:
                 torch.rand(n, generator=g, device=g.device if g else None)
                 for g, n in zip(generators, counts, strict=True)
             ]
-            return torch.cat(draws).to(logits.device)
+            drawn = torch.cat(draws).to(logits.device)
+            # A draw knows nothing of the logits: without this, NaN would propose a token like any other.
+            return torch.where(logits.amax(dim=-1).isfinite(), drawn, float("nan"))
         probabilities = logits.softmax(dim=-1)
         if self.confidence == "probability":
             return probabilities.gather(1, token[:, None]).squeeze(1)

@@ -156,10 +156,15 @@ class RecipeSession:
             logs.append(self._run_group(recipe, group, on_result, concurrency, traced, join_logs(logs), on_shapes))
         return join_logs(logs)
 
-    def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float]:
-        """Seconds of one bare forward of each shape, measured now for about `seconds`. See decode.costs."""
+    def forward_costs(self, shapes: Sequence[ForwardShape], seconds: float) -> list[float] | None:
+        """Seconds of one bare forward of each shape, measured now for about `seconds`. See decode.costs.
+
+        None with a compiled or captured engine, whose forwards depend on the buffer and the padded batch that they were made for.
+        """
         from dllm_audit.decode.costs import measure_costs
 
+        if self.model.engine != "eager":
+            return None
         return measure_costs(self.model, shapes, seconds)
 
     def warm_up(self, requests: Sequence[Request], concurrency: int) -> None:

@@ -29,6 +29,8 @@ def decode(name: str, model, settings: dict, prompts: list[tuple[int, ...]], con
         ("prefixcache", "tiny-mdm", {"factor": 1.0}),
         ("dualcache", "tiny-mdm", {"tokens_per_step": 2}),
         ("block", "tiny-block", {"confidence": "margin"}),
+        ("block", "tiny-block", {"confidence": "entropy"}),
+        ("uncached", "tiny-mdm", {"confidence": "random"}),
         ("ar", "tiny-ar", {}),
     ],
 )
