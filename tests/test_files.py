@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,9 @@ def test_a_pipe_that_a_shell_made_has_somebody_who_writes_and_is_read():
         ["bash", "-c", f"{sys.executable} -c '{script}' <(echo '{{\"id\": 7}}')"], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[7]\n", "")
+
+
+def test_no_two_test_files_share_a_name():
+    """pytest imports them by their bare names, and stops at the second of a kind."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -62,7 +62,9 @@ if TYPE_CHECKING:
 )
 @load_options
 @study_options
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each kind.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1, max=1000), default=1, show_default=True, help="Runs of each kind."
+)
 @click.option(
     "--baseline",
     metavar="NAME",

@@ -91,7 +91,29 @@ def score(
             }
         )
     notes = [f"Stopped and wrong: {count(number, 'answer')} whose program {did}." for did, number in stopped.items()]
-    return Scores(answers, metrics, notes)
+    return Scores(answers, metrics, [*notes, *_unanswerable(task, results["samples"][task_name])])
+
+
+def _unanswerable(task: Any, samples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note where a document's right answer is none of its choices: lm-eval counts it as wrong, whatever was chosen."""
+    if task.OUTPUT_TYPE != "multiple_choice" or getattr(task, "multiple_input", 0):
+        return []
+    first: dict[int, Mapping[str, Any]] = {}
+    for sample in samples:
+        first.setdefault(sample["doc_id"], sample)
+    wrong = []
+    for document, sample in first.items():
+        choices = task.doc_to_choice(sample["doc"])
+        gold = sample["target"]
+        golds = gold if isinstance(gold, list) else [gold]
+        if not any(g in choices or (isinstance(g, int) and 0 <= g < len(choices)) for g in golds):
+            wrong.append(document)
+    if not wrong:
+        return []
+    return [
+        f"Of {count(len(first), 'document')}, {len(wrong)} can only be answered wrong: the right answer is none of the choices "
+        f"(document {wrong[0]} is the first). Check doc_to_target and doc_to_choice of the task."
+    ]
 
 
 def _number(value: Any) -> float | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dllm_audit.errors import TaskError
 from dllm_audit.evaluate.loading import load_tasks
 from dllm_audit.evaluate.prompts import build_prompts
-from dllm_audit.evaluate.scoring import score
+from dllm_audit.evaluate.scoring import _unanswerable, score
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +77,17 @@ def test_a_metric_that_breaks_is_a_sentence_that_keeps_the_answers(gsm, monkeypa
         "The answers of task 'gsm_mini' could not be scored: ZeroDivisionError: a metric. "
         "They are stored; --resume scores them again."
     )
+
+
+def test_a_right_answer_that_is_none_of_the_choices_is_said():
+    """lm-eval scores it as 0 without a word."""
+    choices = {0: ["a", "b"], 1: ["a", "b"], 2: ["c", "d"]}
+    targets = {0: 1, 1: "banana", 2: 2}
+    samples = [{"doc_id": n, "doc": n, "target": targets[n]} for n in choices for _ in range(2)]
+    task = SimpleNamespace(OUTPUT_TYPE="multiple_choice", doc_to_choice=choices.__getitem__)
+    assert _unanswerable(task, samples) == [
+        "Of 3 documents, 2 can only be answered wrong: the right answer is none of the choices (document 1 is the first). "
+        "Check doc_to_target and doc_to_choice of the task."
+    ]
+    assert _unanswerable(task, samples[:2]) == []
+    assert _unanswerable(SimpleNamespace(OUTPUT_TYPE="generate_until"), samples) == []
