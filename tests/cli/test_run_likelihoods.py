@@ -193,8 +193,8 @@ def test_two_such_runs_are_compared_by_requests_per_second(call, tasks, stub):
     stub([-1.0, -2.0, -3.0, -1.0, -1.5, -9.0, -2.0])
     _, out, _ = call("run", "--backend", "uncached", "--baseline", "ar", "--task", tasks.arc, "--json")
     runs = json.loads(out)["runs"]
-    assert [run["role"] for run in runs] == ["candidate", "baseline", "control"]
-    status, said, _ = call("compare", runs[0]["run_id"], runs[1]["run_id"])
+    assert [run["role"] for run in runs] == ["baseline", "candidate", "control"]
+    status, said, _ = call("compare", runs[1]["run_id"], runs[0]["run_id"])
     assert status == 0
     assert "speed, requests/s" in said
     assert "tokens/s" not in said
