@@ -26,7 +26,7 @@ from dllm_audit.cli.options import (
     setting_options,
     whole_numbers_of,
 )
-from dllm_audit.cli.progress import run_plan, say_failures
+from dllm_audit.cli.progress import Loaded, run_plan, say_failures
 from dllm_audit.cli.run_settings import check_settings, distinct_settings, variants_of
 from dllm_audit.errors import UsageError
 
@@ -161,7 +161,8 @@ def command(
         resume=resume,
     )
     with Store.open(database, write=True) as store:
-        run_ids = run_plan(plan, conditions, store, sys.stderr.isatty(), roofline, without_text=random_ids)
+        loaded = Loaded(conditions, roofline, without_text=random_ids)
+        run_ids = run_plan(plan, loaded.conditions, store, sys.stderr.isatty(), loaded)
         summaries = [summarise(store, run_id) for run_id in run_ids]
     groups = group_repeats(summaries)
     if as_json:

@@ -32,20 +32,18 @@ def run_plan(
     conditions: Conditions,
     store: Store,
     live: bool,
-    roofline: bool,
+    loaded: Loaded,
     beside_generate: bool = False,
-    without_text: bool = False,
 ) -> list[str]:
     """Make the runs of a plan in its order; returns their ids.
 
-    live: redraw progress, for a terminal. roofline: measure the device first. beside_generate: observe transformers beside
-    autoregressive runs. without_text: prompts are ids, so that a model needs no tokenizer.
+    conditions: those of `loaded`, or others made of them. live: redraw progress, for a terminal. loaded: the models.
+    beside_generate: observe transformers beside autoregressive runs.
     Raises Interrupted after Ctrl-C, and what ends a run; what had finished is stored.
     """
     from dllm_audit.evaluate.execution import execute
     from dllm_audit.evaluate.library import LibraryObservations
 
-    loaded = _Loaded(conditions, roofline, without_text)
     library = LibraryObservations() if beside_generate else None
     run_ids: list[str] = []
     ticker = _Ticker(live, len(plan))
@@ -53,9 +51,7 @@ def run_plan(
         model, seconds, speed = loaded.of(cell)
         ticker.next()
         with _told(ticker, store):
-            run_ids.append(
-                execute(cell, model, loaded.conditions, store, ticker.tell, seconds, ticker.say, speed, library)
-            )
+            run_ids.append(execute(cell, model, conditions, store, ticker.tell, seconds, ticker.say, speed, library))
     return run_ids
 
 
@@ -65,7 +61,7 @@ def run_until_decided(
     store: Store,
     margin: float,
     live: bool,
-    roofline: bool,
+    loaded: Loaded,
     beside_generate: bool,
 ) -> AuditOutcome:
     """Decode the two sides of one question in turns until it is decided, with a line for every part on stderr.
@@ -75,7 +71,6 @@ def run_until_decided(
     from dllm_audit.evaluate.library import LibraryObservations
     from dllm_audit.evaluate.sequential import Side, run_audit
 
-    loaded = _Loaded(conditions, roofline, False)
     library = LibraryObservations() if beside_generate else None
     sides = [Side(cell, *loaded.of(cell)) for cell in plan]
     ticker = _Ticker(live, 1)
@@ -86,16 +81,17 @@ def run_until_decided(
         click.echo(audit_line(state), err=True)
 
     with _told(ticker, store):
-        return run_audit(sides, loaded.conditions, store, margin, tell, ticker.tell, ticker.say, library)
+        return run_audit(sides, conditions, store, margin, tell, ticker.tell, ticker.say, library)
 
 
-class _Loaded:
+class Loaded:
     """Loads each model once, measures each device once, and says what on this machine spoils times.
 
     conditions: those that were given, with what counts energy here; its idle power is measured beside the device's speed.
+    roofline: measure the devices. without_text: prompts are ids, so that a model needs no tokenizer.
     """
 
-    def __init__(self, conditions: Conditions, roofline: bool, without_text: bool) -> None:
+    def __init__(self, conditions: Conditions, roofline: bool, without_text: bool = False) -> None:
         from dllm_audit.measure.energy import find_energy_source, with_idle_power
         from dllm_audit.measure.environment import describe, readings
         from dllm_audit.measure.hazards import timing_hazards

@@ -14,6 +14,7 @@ from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from dllm_audit.analysis.choosing import SettingChoice
+    from dllm_audit.cli.progress import Loaded
     from dllm_audit.evaluate.execution import Cell, Conditions
     from dllm_audit.evaluate.templates import Template
     from dllm_audit.store.database import Store
@@ -167,19 +168,21 @@ def carry_out(
 ) -> StudyOutcome:
     """Make the runs of a plan as the study has it."""
     from dllm_audit.cli.auditing import audit_sentence
-    from dllm_audit.cli.progress import run_plan, run_until_decided
+    from dllm_audit.cli.progress import Loaded, run_plan, run_until_decided
 
+    loaded = Loaded(conditions, roofline)
+    conditions = loaded.conditions
     facts: dict[str, Any] = {}
     sentences: list[str] = []
     if study.tuning is not None:
-        plan, choices = _choose(study, study.tuning, plan, conditions, store, live, roofline)
+        plan, choices = _choose(study, study.tuning, plan, conditions, store, live, loaded)
         facts["choices"] = [choice.as_dict() for choice in choices]
         sentences += [f"{choice.sentence} The runs above are on the other documents." for choice in choices]
     if study.until_decided:
-        found = run_until_decided(plan, conditions, store, study.allowed, live, roofline, beside_generate)
+        found = run_until_decided(plan, conditions, store, study.allowed, live, loaded, beside_generate)
         facts["sequential"] = found.facts
         return StudyOutcome(found.run_ids, facts, [*sentences, audit_sentence(found.facts)])
-    run_ids = run_plan(plan, conditions, store, live, roofline, beside_generate)
+    run_ids = run_plan(plan, conditions, store, live, loaded, beside_generate)
     return StudyOutcome(run_ids, facts, sentences)
 
 
@@ -190,7 +193,7 @@ def _choose(
     conditions: Conditions,
     store: Store,
     live: bool,
-    roofline: bool,
+    loaded: Loaded,
 ) -> tuple[list[Cell], list[SettingChoice]]:
     """Run what there is to choose from on the tuning documents: the plan for the rest, and what was chosen."""
     from dllm_audit.analysis.choosing import choose_setting
@@ -202,7 +205,7 @@ def _choose(
     cells = preview(study, plan)[0]
     click.echo(f"Choosing on {tuning} documents, which will not judge ...", err=True)
     # Traces are of results.
-    run_ids = iter(run_plan(cells, replace(conditions, trace=0), store, live, roofline))
+    run_ids = iter(run_plan(cells, replace(conditions, trace=0), store, live, loaded))
     choices: dict[Any, tuple[Cell, SettingChoice]] = {}
     for key, alike in groups.items():
         summaries = [summarise(store, next(run_ids)) for _ in alike]

@@ -50,6 +50,10 @@ CONTROL_DOCUMENTS = MINIMUM_PAIRS
 """The A/A control decodes so many: before as many pairs no speed is decided."""
 
 
+#: In this order a document is decoded, or in the opposite one: the control beside its twin, as the candidate is.
+_ROLES = ("candidate", "baseline", "control")
+
+
 @dataclass(frozen=True)
 class Side:
     """One side of an audit: its cell (candidate, baseline or control) and the model that it decodes."""
@@ -124,6 +128,7 @@ def run_audit(
     the audit is taken through it in the same order. Raises UsageError where the task's metric is not right or wrong for
     each document, and Interrupted after Ctrl-C; what had finished is stored in both cases.
     """
+    sides = sorted(sides, key=lambda side: _ROLES.index(side.cell.role))
     plans = [plan_run(side.cell, side.model, conditions) for side in sides]
     asked = {
         "audit": _digest([*(plan.content_key for plan in plans), margin, ALPHA, PART_DOCUMENTS]),
