@@ -21,8 +21,8 @@ run: $(STAMP)  ## decode tasks with five backends, store every request, write th
 	$(AUDIT) runs --db $(DB)
 	$(AUDIT) report --db $(DB)
 
-test: $(STAMP)  ## run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+test: $(STAMP)  ## run every test, in two processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check .
