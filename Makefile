@@ -6,9 +6,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 AUDIT := $(BIN)/dllm-audit
 DB ?= dllm-audit.duckdb
+DEVICE ?= cuda:0
 STAMP := $(VENV)/.installed
 
-.PHONY: run test lint bench goldens report clean
+.PHONY: run test lint bench goldens gpu report clean
 
 # The embedded models are far too small to share a forward between threads.
 run: export OMP_NUM_THREADS := 1
@@ -34,6 +35,9 @@ goldens: $(STAMP)  ## recorded decodes of the original programs: N of N exact pe
 
 bench: $(STAMP)  ## benchmarks: ratios measured side by side in one run
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks
+
+gpu: $(STAMP)  ## every check and benchmark that needs a GPU, in ten minutes; DEVICE=cpu shows that they work
+	$(BIN)/python -m tests.gpu --device $(DEVICE)
 
 report: $(STAMP)  ## write the report again from the stored results
 	$(AUDIT) report --db $(DB)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -44,31 +46,64 @@ def in_dtype(model: LoadedModel, dtype: str) -> LoadedModel:
 
 
 def line(model: LoadedModel, backend: str, schedule: dict, dtype: str) -> None:
-    """Measure one backend, batch 1 and 4 taking turns, and print it."""
+    """Measure one backend and print it."""
     settings = {"gen_length": GEN, **({} if backend == "ar" else {"block_length": BLOCK}), **schedule}
-    prompts = random_prompts(BATCH, PROMPT, model.traits.vocab_size)
-    session = load_plugins().backends[backend].open(model, settings)
-    seconds: dict[int, list[float]] = {1: [], BATCH: []}
-    forwards: dict[int, list[float]] = {1: [], BATCH: []}
-    tokens: dict[int, dict[str, tuple[int, ...]]] = {}
-    for turn in range(REPEATS):
-        for batch in (1, BATCH) if turn % 2 == 0 else (BATCH, 1):
-            # One request at batch 1 stands for four: they take the same time.
-            chosen = prompts if turn == 0 or batch == BATCH else prompts[:1]
-            log, tokens_now, took = decode(session, chosen, batch)
-            tokens.setdefault(batch, tokens_now)
-            share = BATCH / len(chosen)
-            seconds[batch].append(took * share)
-            forwards[batch].append(sum(shape.seconds for shape in log.shapes) * share)
-    one, four = min(seconds[1]), min(seconds[BATCH])
-    bare_one, bare_four = min(forwards[1]), min(forwards[BATCH])
-    pairs = [(a, b) for id, alone in tokens[1].items() for a, b in zip(alone, tokens[BATCH][id], strict=True)]
-    differ = sum(a != b for a, b in pairs) / len(pairs)
+    found = measure_gain(model, backend, settings, random_prompts(BATCH, PROMPT, model.traits.vocab_size), REPEATS)
     name = ", ".join(f"{key} {value}" for key, value in schedule.items()) or "one token"
     print(
-        f"{backend:<12} {name:<18} {dtype:<9} {one / BATCH:>9.2f} {four:>9.2f} {one / four:>5.2f} "
-        f"{bare_one / bare_four:>8.2f} {four / bare_four - 1:>19.1%}  {differ:.1%} of {len(pairs)}",
+        f"{backend:<12} {name:<18} {dtype:<9} {found.alone_seconds / BATCH:>9.2f} {found.together_seconds:>9.2f} "
+        f"{found.gain:>5.2f} {found.allowed:>8.2f} {found.overhead:>19.1%}  {found.differ:.1%} of {found.tokens}",
         flush=True,
+    )
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What requests in flight together gain over one after the other. Seconds of all of them, the fastest of the turns.
+
+    gain: alone / together. allowed: the same of their bare forwards. overhead: of the loop over the forwards, together.
+    differ: the share of `tokens` that another token has taken in the batch.
+    """
+
+    alone_seconds: float
+    together_seconds: float
+    allowed: float
+    overhead: float
+    differ: float
+    tokens: int
+
+    @property
+    def gain(self) -> float:
+        return self.alone_seconds / self.together_seconds
+
+
+def measure_gain(
+    model: LoadedModel, backend: str, settings: dict, prompts: Sequence[tuple[int, ...]], turns: int
+) -> Gain:
+    """Decode `prompts` one at a time and all together, taking turns."""
+    session = load_plugins().backends[backend].open(model, settings)
+    batch = len(prompts)
+    seconds: dict[int, list[float]] = {1: [], batch: []}
+    forwards: dict[int, list[float]] = {1: [], batch: []}
+    tokens: dict[int, dict[str, tuple[int, ...]]] = {}
+    for turn in range(turns):
+        for size in (1, batch) if turn % 2 == 0 else (batch, 1):
+            # One request alone stands for all: they take the same time.
+            chosen = prompts if turn == 0 or size == batch else prompts[:1]
+            log, tokens_now, took = decode(session, chosen, size)
+            tokens.setdefault(size, tokens_now)
+            share = batch / len(chosen)
+            seconds[size].append(took * share)
+            forwards[size].append(sum(shape.seconds for shape in log.shapes) * share)
+    bare = min(forwards[batch])
+    pairs = [(a, b) for id, alone in tokens[1].items() for a, b in zip(alone, tokens[batch][id], strict=True)]
+    return Gain(
+        alone_seconds=min(seconds[1]),
+        together_seconds=min(seconds[batch]),
+        allowed=min(forwards[1]) / bare,
+        overhead=min(seconds[batch]) / bare - 1,
+        differ=sum(a != b for a, b in pairs) / len(pairs),
+        tokens=len(pairs),
     )
 
 
