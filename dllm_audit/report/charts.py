@@ -300,8 +300,8 @@ def speed_by_concurrency(lines: Sequence[SweepLine]) -> Chart:
     return _chart(
         spec,
         alt=f"Answered tokens per second by requests in flight. {said}.",
-        caption="Higher is faster. Between measured concurrencies nothing was measured. Bars are 95 % intervals over repeats; a "
-        "point without a bar has none that is known.",
+        caption="Higher is faster. Between the points nothing was measured. Bars are 95 % intervals; a point without a bar has "
+        "none that is known.",
     )
 
 
