@@ -14,6 +14,7 @@ from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
     from dllm_audit.analysis.choosing import SettingChoice
+    from dllm_audit.analysis.templates import TemplateStudy
     from dllm_audit.cli.progress import Loaded
     from dllm_audit.evaluate.execution import Cell, Conditions
     from dllm_audit.evaluate.templates import Template
@@ -169,6 +170,7 @@ def carry_out(
     """Make the runs of a plan as the study has it."""
     from dllm_audit.cli.auditing import audit_sentence
     from dllm_audit.cli.progress import Loaded, run_plan, run_until_decided
+    from dllm_audit.cli.template_table import template_text
 
     loaded = Loaded(conditions, roofline)
     conditions = loaded.conditions
@@ -183,7 +185,20 @@ def carry_out(
         facts["sequential"] = found.facts
         return StudyOutcome(found.run_ids, facts, [*sentences, audit_sentence(found.facts)])
     run_ids = run_plan(plan, conditions, store, live, loaded, beside_generate)
+    if study.templates is not None:
+        studies = _templates(study, store, run_ids)
+        facts["templates"] = [found.as_dict() for found in studies]
+        sentences += map(template_text, studies)
     return StudyOutcome(run_ids, facts, sentences)
+
+
+def _templates(study: Study, store: Store, run_ids: Sequence[str]) -> tuple[TemplateStudy, ...]:
+    """What the runs that were just made say of templates."""
+    from dllm_audit.analysis.pairing import Comparisons
+    from dllm_audit.analysis.templates import template_studies
+
+    runs = [store.run(run_id) for run_id in run_ids]
+    return template_studies(store, Comparisons(store), runs, study.margin)
 
 
 def _choose(

@@ -50,6 +50,11 @@ class Report:
     references: tuple[str, ...] = tuple(REFERENCES)
 
     @property
+    def has_templates(self) -> bool:
+        """Whether a comparison was made under several prompt templates."""
+        return any(task.templates for task in self.tasks)
+
+    @property
     def rows(self) -> tuple[RunRow, ...]:
         return tuple(row for task in self.tasks for row in task.runs)
 

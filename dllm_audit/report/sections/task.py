@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dllm_audit.analysis.pairing import Comparisons
 from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.summary import Metric
+from dllm_audit.analysis.templates import TemplateStudy, template_studies
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
 from dllm_audit.report.sections.comparisons import ControlRow, PairRow, control_rows, pair_rows
@@ -34,6 +35,7 @@ class TaskSection:
     pairs: tuple[PairRow, ...]
     controls: tuple[ControlRow, ...]
     origin: OriginSection
+    templates: tuple[TemplateStudy, ...]
     repeated: tuple[RunRow, ...]
     trace: TraceSection | None
     sentences: tuple[str, ...]
@@ -91,6 +93,7 @@ def task_section(
         pairs=pairs,
         controls=controls,
         origin=origin_section(store, comparisons, shown, pairs),
+        templates=template_studies(store, comparisons, [row.summary.run for row in rows], margin),
         repeated=tuple(row for row in rows if row.leads and len(row.group.summaries) > 1),
         trace=trace_section(store, shown, token_texts),
         sentences=sentences,
