@@ -68,8 +68,8 @@ _SHARED = (
     "interval unknown: requests share forwards or wait for one another, so it needs at least 5 interleaved repeats"
 )
 
-#: Of a document whose given answers were scored: how many they are.
-_SCORED = "scored_requests"
+SCORED = "scored_requests"
+"""Of a document whose given answers were scored: how many they are."""
 
 QualityVerdict = Literal["not worse", "worse", "open", "unknown"]
 SpeedVerdict = Literal["faster", "faster than a weak baseline", "slower", "open", "unknown"]
@@ -291,7 +291,7 @@ def compare_rows(
         pairs = []
     manifests = compare_manifests(candidate.run, baseline.run)
     scored = candidate.likelihoods is not None
-    speed = _speed(candidate, baseline, pairs, *((_SCORED, "requests") if scored else ("answered_tokens", "tokens")))
+    speed = _speed(candidate, baseline, pairs, *((SCORED, "requests") if scored else ("answered_tokens", "tokens")))
     over_repeats = repeated_speed(*repeats) if repeats and pairs else None
     timed = [candidate, baseline]
     decomposed: Sequence[tuple[RunSummary, RunSummary]] = [(candidate, baseline)]
@@ -456,7 +456,7 @@ def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Map
     return [
         (row, theirs[key])
         for key, row in ours.items()
-        if key in theirs and row.get(_SCORED) == theirs[key].get(_SCORED)
+        if key in theirs and row.get(SCORED) == theirs[key].get(SCORED)
     ]
 
 
@@ -476,9 +476,9 @@ def requests_by_document(requests: Sequence[Mapping[str, Any]]) -> dict[Any, Map
         if row.get("loglikelihood") is None:
             found.setdefault(key, row)
         elif key not in spoiled:
-            before = found.get(key, {**row, "total_seconds": 0.0, _SCORED: 0})
+            before = found.get(key, {**row, "total_seconds": 0.0, SCORED: 0})
             seconds = before["total_seconds"] + row["total_seconds"]
-            found[key] = {**before, "total_seconds": seconds, _SCORED: before[_SCORED] + 1}
+            found[key] = {**before, "total_seconds": seconds, SCORED: before[SCORED] + 1}
     return found
 
 
