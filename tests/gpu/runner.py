@@ -38,6 +38,8 @@ STEPS = (
     Step("compile", "compiled steps give the tokens of eager ones", checks.compiled, 180, needs_cuda=True),
 )
 
+_ROOT = Path(__file__).parents[2]
+
 #: For which the limits of the steps are made.
 _USUAL_SECONDS = 600.0
 
@@ -82,7 +84,12 @@ def _one(step: Step, device: str, seconds: float, folder: Path) -> dict[str, Any
     result = folder / f"{step.name}.json"
     command = [sys.executable, "-m", "tests.gpu", step.name, "--device", device, "--alone", str(result)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        cwd=_ROOT,
     )
     try:
         said, _ = process.communicate(timeout=seconds)
