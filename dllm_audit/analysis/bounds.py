@@ -194,7 +194,7 @@ def work_of(shape: ForwardShape, attention: str, grid: int, guided: bool) -> Wor
 _BOUNDED = (
     ("tokens per forward", "tokens/forward"),
     ("forwards per second at the bound", "forwards/s"),
-    ("share of the bound", "share"),
+    ("bound over wall time", "share"),
 )
 _MEASURED = (
     ("tokens per forward", "tokens/forward"),
@@ -281,7 +281,7 @@ class Decomposition:
 
     tokens per forward: answered tokens / forwards of the batch, the algorithm's gain.
     forwards per second at the bound: what the device allows of the forwards that ran; wide or many rows cost here.
-    share of the bound: bound seconds / wall seconds, the engine's part. What each kind of forward and the rest took of the
+    bound over wall time: bound seconds / wall seconds, the engine's part. What each kind of forward and the rest took of the
     wall time was measured, and stands in `candidate` and `baseline`.
     Where no bound holds for both sides, `reason` says why, and the last two are measured: forwards per second of the time
     that forwards took, and the share of the wall time that they took. factors: empty where the forwards are not known.
@@ -321,7 +321,7 @@ class Decomposition:
         if self.algorithm is not None and self.engine is not None:
             return (
                 f"Two perfect engines would leave {self.algorithm:.3g}x, which is the algorithm's part; {self.engine:.3g}x is the "
-                f"engine's, since the candidate reaches {third.candidate:.0%} of its bound and the baseline {third.baseline:.0%}."
+                f"engine's, since the candidate's bound is {third.candidate:.0%} of its wall time and the baseline's {third.baseline:.0%}."
             )
         return (
             f"The candidate answers {first.ratio:.3g}x the tokens per forward, its forwards run at {second.ratio:.3g}x the rate, "

@@ -128,7 +128,7 @@ def test_the_factors_of_a_speed_by_hand(pair):
     assert [(f.name, f.candidate, f.baseline) for f in found.factors] == [
         ("tokens per forward", 24 / 24, 24 / 30),
         ("forwards per second at the bound", pytest.approx(24 / 252), pytest.approx(30 / 108)),
-        ("share of the bound", pytest.approx(252 / 300), pytest.approx(108 / 100)),
+        ("bound over wall time", pytest.approx(252 / 300), pytest.approx(108 / 100)),
     ]
     assert found.algorithm == pytest.approx(108 / 252)
     assert found.engine == pytest.approx(0.84 / 1.08)
@@ -201,8 +201,8 @@ def test_models_in_the_cache_are_decomposed_by_what_was_measured_and_the_sentenc
 
 def test_the_sentence_tells_the_algorithm_from_the_engine(pair):
     assert decompose([pair[0]], [pair[1]]).sentence == (
-        "Two perfect engines would leave 0.429x, which is the algorithm's part; 0.778x is the engine's, since the candidate "
-        "reaches 84% of its bound and the baseline 108%."
+        "Two perfect engines would leave 0.429x, which is the algorithm's part; 0.778x is the engine's, since the "
+        "candidate's bound is 84% of its wall time and the baseline's 108%."
     )
 
 
@@ -243,6 +243,6 @@ def test_a_decomposition_as_plain_values(pair):
     facts = decompose([pair[0]], [pair[1]]).as_dict()
     assert facts["ratio"] == pytest.approx((24 / 300) / (24 / 100))
     assert [factor["name"] for factor in facts["factors"]] == [
-        "tokens per forward", "forwards per second at the bound", "share of the bound",
+        "tokens per forward", "forwards per second at the bound", "bound over wall time",
     ]  # fmt: skip
     assert facts["baseline"]["outside_forwards_seconds"] == pytest.approx(25.0)
