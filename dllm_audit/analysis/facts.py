@@ -121,7 +121,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
             name: figure_facts(getattr(summary, name))
             for name in (
                 "makespan_seconds", "throughput", "requests_per_second", "characters_per_second", "correct_per_second", "committed_per_forward",
-                "tokens_per_forward", "positions_per_forward", "batch_tax", "guaranteed_share", "truncation_rate",
+                "tokens_per_forward", "positions_per_forward", "batch_tax", "guaranteed_share", "spared_forwards", "truncation_rate",
             )
         },
         "latency": {f"p{p:g}": figure_facts(f) for p, f in summary.latency.items()},

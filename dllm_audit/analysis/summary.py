@@ -133,6 +133,7 @@ class RunSummary:
     committing_forwards: int
     query_positions: int
     guaranteed_share: Figure
+    spared_forwards: Figure
     seconds: tuple[TimeShare, ...]
     bound: BoundShares
     truncation_rate: Figure
@@ -315,6 +316,7 @@ def summarise_rows(
         committing_forwards=committing,
         query_positions=positions,
         guaranteed_share=_guaranteed(run, done, committed),
+        spared_forwards=_spared(run, done, committed),
         seconds=_time_shares(done),
         bound=shares_of_bound(run, shapes, complete={r["sitting"] for r in done} <= logged_sittings),
         truncation_rate=rate(sum(r["stop"] == "length" for r in done), len(done), "answered requests"),
@@ -344,6 +346,7 @@ def _as_scored(summary: RunSummary, found: Likelihoods) -> RunSummary:
         committed_per_forward=unknown(summary.committed_per_forward),
         tokens_per_forward=unknown(summary.tokens_per_forward),
         guaranteed_share=unknown(summary.guaranteed_share),
+        spared_forwards=unknown(summary.spared_forwards),
         truncation_rate=unknown(summary.truncation_rate),
         ttft={p: unknown(figure) for p, figure in summary.ttft.items()},
         text=None,
@@ -448,7 +451,27 @@ def _guaranteed(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], commi
     """Share of the commits for which parallel greedy decoding provably equals one token per step."""
     if run["kind"] != "diffusion":
         return Figure(None, "share", "derived", reason="not applicable: one token at a time")
+    if committed and committed == _sum(done, "committing_forwards"):
+        return Figure(None, "share", "derived", reason="not applicable: one token per forward")
     return ratio(_sum(done, "guaranteed_commits"), committed, "share", "derived", "nothing was committed")
+
+
+def _spared(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]], committed: int) -> Figure:
+    """Forwards that were not run because rows ended at end-of-text or a stop string: what they would have taken.
+
+    An autoregressive decoder takes one per position. For the others it is the run's own forwards per committed token,
+    refreshes and write-backs included.
+    """
+    length = run["settings"].get("gen_length")
+    if not isinstance(length, int):
+        return Figure(None, "forwards", "estimated", reason="unknown: the run states no gen_length")
+    left = sum(max(0, length - len(r["output_ids"] or ())) for r in done)
+    if run["kind"] != "diffusion":
+        return Figure(float(left), "forwards", "derived")
+    if not committed:
+        return Figure(None, "forwards", "estimated", reason="nothing was committed")
+    ran = sum(_sum(done, f"{kind}_forwards") for kind in ("denoise", "refresh", "commit", "cfg"))
+    return Figure(left * ran / committed, "forwards", "estimated")
 
 
 def _time_shares(done: Sequence[Mapping[str, Any]]) -> tuple[TimeShare, ...]:

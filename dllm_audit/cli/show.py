@@ -147,6 +147,7 @@ def _figures(summary: RunSummary) -> str:
         ("answered per forward", *_said(summary.tokens_per_forward, "{:.3f}")),
         ("positions per forward (G)", *_said(summary.positions_per_forward, "{:.1f}")),
         ("guaranteed commits", *_said(summary.guaranteed_share, "{:.1%}")),
+        ("forwards spared by ending early", *_said(summary.spared_forwards, "{:,.0f}")),
         ("batch tax", *_said(summary.batch_tax, "{:.1%}")),
         ("cut by the window's length", *_said(summary.truncation_rate, "{:.1%}")),
     ]

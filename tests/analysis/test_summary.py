@@ -159,3 +159,14 @@ def test_a_graded_score_has_an_interval_of_its_mean(empty_store, build):
     assert metric.binary is False
     assert metric.figure.value == pytest.approx(3.5 / 6)
     assert metric.figure.low < metric.figure.value < metric.figure.high
+
+
+def test_ending_early_spares_the_forwards_that_the_rest_of_the_window_would_have_taken(stored):
+    # Five of 64 positions decoded by six requests, one forward each.
+    assert (summarise(stored, "ar-1").spared_forwards.value, summarise(stored, "ar-1").spared_forwards.status) == (
+        354,
+        "derived",
+    )
+    # Eight of 64 by six requests, at 24 forwards for 48 tokens.
+    spared = summarise(stored, "dual-1").spared_forwards
+    assert (spared.value, spared.status) == (6 * 56 * 24 / 48, "estimated")
