@@ -219,7 +219,8 @@ def command(
         facts = {**made.facts, **({"factorials": [found.as_dict() for found in factorials]} if factorial else {})}
         click.echo(json.dumps({"runs": [run_facts(summary) for summary in summaries], **facts}, indent=2))
     else:
-        click.echo("\n\n".join([_table(summaries), *map(factorial_text, factorials), *made.sentences]))
+        parts = [_table(summaries), _strengths(summaries), *map(factorial_text, factorials), *made.sentences]
+        click.echo("\n\n".join(part for part in parts if part))
         click.echo(f"\nStored in {database}. Next: dllm-audit report --db {database}", err=True)
     if say_failures(summaries):
         sys.exit(3)
@@ -227,6 +228,7 @@ def command(
 
 def run_facts(summary: RunSummary) -> dict[str, Any]:
     """The facts of one run as `run --json` prints them. Seconds are summed over requests; throughput is over the makespan."""
+    from dllm_audit.analysis.baseline import strength_of
     from dllm_audit.analysis.facts import likelihood_facts, load_facts, streaming_facts
     from dllm_audit.records import FORWARD_KINDS
 
@@ -248,6 +250,7 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "tokens_per_forward": summary.tokens_per_forward.value,
         "makespan_seconds": summary.makespan_seconds.value,
         "share_of_bound": summary.bound.total.value,
+        "weak_baseline": None if (strength := strength_of(summary)) is None else strength.as_dict()["weak_baseline"],
         "peak_memory_bytes": summary.consumption.peak_memory.value,
         "joules": summary.consumption.energy.value,
         "load": load_facts(summary.load),
@@ -258,6 +261,21 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
         "likelihoods": likelihood_facts(summary.likelihoods),
         "settings": run["settings"],
     }
+
+
+def _strengths(summaries: Sequence[RunSummary]) -> str:
+    """How strong each baseline is, one line a configuration; empty where nothing was held against anything."""
+    from dllm_audit.analysis.baseline import strength_of
+    from dllm_audit.analysis.labels import label
+    from dllm_audit.analysis.plain import one_line
+
+    baselines = [summary for summary in summaries if summary.run["role"] == "baseline" and not summary.run["repeat"]]
+    found = [(label(summary.run), strength_of(summary)) for summary in baselines]
+    return "\n".join(
+        one_line(f"{name}: {strength.sentence}", 600)
+        for name, strength in found
+        if strength is not None and strength.verdict != "unknown"
+    )
 
 
 def _table(summaries: Sequence[RunSummary]) -> str:
