@@ -132,6 +132,7 @@ def load_figures(
 
     rows = max(known, default=None)
     never = f"not applicable: {run['concurrency'] if rows is None else rows} requests were never in flight together"
+    never = never if done else "no request was answered"
     return LoadFigures(
         kind=str(run.get("load") or "closed"),
         arrival_rate=run.get("arrival_rate"),

@@ -286,8 +286,8 @@ class RecipeSession:
         for id in list(group.clock.open):
             on_result(Failure(id, DeviceError.__name__, self._device_words(fault)))
         raise DeviceError(
-            f"{self._device_words(fault)} What had finished is kept, and what was in flight has failed. Nothing more can run on "
-            "it in this process: see to the device (dllm-audit doctor), then give the same command with --resume."
+            f"{self._device_words(fault)} What had finished is kept, what was in flight has failed, and nothing more can run on "
+            "it in this process. See to the device (dllm-audit doctor); a run then goes on with --resume."
         )
 
     def _device_words(self, fault: Fault) -> str:

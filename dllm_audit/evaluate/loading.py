@@ -214,6 +214,15 @@ def _task_of(path: Path) -> str:
     return name
 
 
+def _empty_file(path: Path) -> Path | None:
+    """A data file of a task file that holds nothing but white space, if there is one."""
+    data = _relative_files(path).get("dataset_kwargs", {}).get("data_files", {}).values()
+    for file in map(Path, data):
+        if file.is_file() and file.stat().st_size < 1024 and not file.read_bytes().strip():
+            return file
+    return None
+
+
 def _relative_files(path: Path) -> dict[str, Any]:
     """The overlay that makes data files, given relative to the task file, absolute."""
     arguments = _plain_yaml(path).get("dataset_kwargs") or {}
@@ -271,6 +280,9 @@ def _explained(name: str, path: Path) -> Iterator[None]:
             f"(it goes to {data_folder() / name})."
         ) from error
     except Exception as error:
+        # datasets has no word for a file without records.
+        if lm_eval_folder() not in path.parents and (empty := _empty_file(path)):
+            raise TaskError(f"Task {name!r} has no documents to decode: {empty} is empty.") from error
         raise TaskError(f"Task {name!r} could not be loaded: {type(error).__name__}: {_first_line(error)}") from error
 
 

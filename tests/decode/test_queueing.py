@@ -341,8 +341,8 @@ def test_a_device_that_vanishes_fails_what_was_in_flight_and_keeps_what_had_fini
         session.generate(requests(6), results.append, 2)
     first = str(error).splitlines()[0]
     assert str(end.value) == (
-        f"The device cpu failed: {first}. What had finished is kept, and what was in flight has failed. Nothing more can run on "
-        "it in this process: see to the device (dllm-audit doctor), then give the same command with --resume."
+        f"The device cpu failed: {first}. What had finished is kept, what was in flight has failed, and nothing more can run on "
+        "it in this process. See to the device (dllm-audit doctor); a run then goes on with --resume."
     )
     assert [type(result).__name__ for result in results] == ["Generation", "Generation", "Failure", "Failure"]
     assert {(r.id, r.type, r.message) for r in results[2:]} == {

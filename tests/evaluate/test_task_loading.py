@@ -328,3 +328,11 @@ def test_a_chat_template_that_never_ends_is_a_sentence_after_a_while(data, monke
     tokenizer.chat_template = "<{{ messages[0]['content'] }}>"
     monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 30.0)
     assert build_prompts(task, tokenizer, True, 1)[0].prompt == "<Q: a A:>"
+
+
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_a_task_without_documents_says_which_file_is_empty(tmp_path, content):
+    """It was once a StopIteration of the library that reads it."""
+    path = own_task(tmp_path)
+    (tmp_path / "docs.jsonl").write_text(content)
+    assert refused(path) == f"Task {path!r} has no documents to decode: {tmp_path / 'docs.jsonl'} is empty."
