@@ -29,7 +29,7 @@ from dllm_audit.analysis.repeats import (
     repeated_time,
     repeats_of,
 )
-from dllm_audit.analysis.rows import stands_alone, without_damaged
+from dllm_audit.analysis.rows import speed_alone, stands_alone, without_damaged
 from dllm_audit.analysis.sequential import (
     IN_TURNS,
     QualitySoFar,
@@ -329,6 +329,8 @@ def compare_rows(
     unfinished = _unfinished(candidate, baseline)
     caveats = [*doubts, *_undecided_choices(candidate, baseline), *_beside_lookup(strength, speed)]
     caveats += _other_tokenizer(candidate, baseline, characters)
+    if speed_alone(candidate.run) or speed_alone(baseline.run):
+        caveats.append("Speed alone: no quality was measured, so neither run can be called better.")
     caveats += _stopped_elsewhere(candidate, baseline) if stopped is None else stopped.sentences
     if unfinished:
         caveats.append(f"{unfinished[0].upper()}{unfinished[1:]}: what is missing is in no figure.")
