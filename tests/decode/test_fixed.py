@@ -91,6 +91,24 @@ def test_a_compiled_step_gives_the_tokens_of_an_eager_one_and_is_compiled_before
     torch._dynamo.reset()
 
 
+def test_steps_are_compiled_however_many_runs_a_process_makes(monkeypatch):
+    """torch compiles one piece of code eight times for other shapes, and then runs it as it is."""
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    trace = functools.partial(torch.compile, backend=count)
+    monkeypatch.setattr(torch, "compile", lambda step, **options: trace(step, **options))
+    model = dataclasses.replace(model_of(CELLS["ar"]), engine="compile")
+    for length in range(10):
+        request = Request("0", prompt_ids=(5,) * (length + 3), settings={"gen_length": 2})
+        backend("ar").open(model, {}).generate([request], lambda result: None)
+    assert len(graphs) == 10
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("name", ["uncached", "prefixcache"])
 def test_an_engine_that_would_change_nothing_is_refused(name):
     with pytest.raises(UsageError) as error:
