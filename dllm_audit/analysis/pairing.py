@@ -456,9 +456,7 @@ def pair_requests(candidate: Sequence[Mapping[str, Any]], baseline: Sequence[Map
     """The requests of both sides, by document, that both answered; damaged ones are left out."""
     ours, theirs = requests_by_document(candidate), requests_by_document(baseline)
     return [
-        (row, theirs[key])
-        for key, row in ours.items()
-        if key in theirs and row.get(SCORED) == theirs[key].get(SCORED)
+        (row, theirs[key]) for key, row in ours.items() if key in theirs and row.get(SCORED) == theirs[key].get(SCORED)
     ]
 
 

@@ -81,9 +81,7 @@ def _likelihoods(model: LoadedModel, most: int | None) -> Iterator[FamilyCount]:
             )
             found = score_answer(model, case["prompt_ids"], case["answer_ids"], settings, 0)
             right += abs(found.loglikelihood - case[law]) < 1e-4
-        yield FamilyCount(
-            "llada_loglikelihood", right, len(likelihoods), "the program's law" if compat else "unbiased"
-        )
+        yield FamilyCount("llada_loglikelihood", right, len(likelihoods), "the program's law" if compat else "unbiased")
     greedy = cases("llada_suffix_greedy")[:most]
     right = 0
     for case in greedy:
