@@ -379,7 +379,16 @@ class Store:
 
     def export_tables(self) -> tuple[str, ...]:
         """Names of the tables that hold results."""
-        return ("runs", "requests", "forward_shapes", "sittings", "trace_forwards", "trace_commits", "answers", "metrics")
+        return (
+            "runs",
+            "requests",
+            "forward_shapes",
+            "sittings",
+            "trace_forwards",
+            "trace_commits",
+            "answers",
+            "metrics",
+        )
 
     def copy_table(self, table: str, target: Path, format: str) -> None:
         """Write a whole table to `target` as parquet, csv or json."""
