@@ -1,6 +1,6 @@
 """A/A for real: how often runs of one configuration, made one after another, are called different.
 
-Notes. On 2026-11-30, two shared x86-64 cores, one thread: see the end of `main`'s docstring in the commit that changed it.
+It was not run yet on a quiet machine, so there is no result to note.
 """
 
 from __future__ import annotations
