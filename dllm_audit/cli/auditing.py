@@ -47,11 +47,11 @@ def audit_sentence(facts: Mapping[str, Any]) -> str:
         more = fixed - facts["decided_after"]
         if more:
             than = f"{abs(more):,} {'more' if more > 0 else 'fewer'}"
-            sentences.append(f"A plan of one look at this margin takes {fixed:,} pairs, {than}.")
+            sentences.append(f"A plan of one look, for decoders that are equal, takes {fixed:,} pairs, {than}.")
     elif facts["more_pairs"]:
         sentences.append(f"About {facts['more_pairs']:,} more pairs would decide it if the rest is like these.")
     elif fixed is not None:
-        sentences.append(f"A plan of one look at this margin takes {fixed:,} pairs.")
+        sentences.append(f"A plan of one look, for decoders that are equal, takes {fixed:,} pairs.")
     return " ".join(sentences)
 
 

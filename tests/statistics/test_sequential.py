@@ -9,6 +9,7 @@ from dllm_audit.statistics.sequential import (
     difference_evidence,
     log_speed_ratio,
     not_worse_evidence,
+    projected_pairs,
     speed_evidence,
     worse_evidence,
 )
@@ -204,3 +205,18 @@ def test_a_margin_in_points_and_times_that_are_none_are_refused():
         AuditPair(0.0, 1.0, True, True)
     with pytest.raises(ValueError, match="There is no pair yet"):
         SequentialAudit(0.02).quality  # noqa: B018
+
+
+def test_the_fixed_plan_is_that_of_one_look_and_what_was_saved_is_measured_by_it():
+    audit = SequentialAudit(0.1).update_all([AuditPair(1.0, 2.0, True, True)] * 30)
+    # (1.645 + 0.842)^2 x 0.1 / 0.1^2, with the discordance of 10 % that is assumed where none was seen.
+    assert audit.fixed_plan() == 62
+    assert audit.saved_requests() == 2 * (62 - (audit.decided_after or audit.pairs))
+
+
+def test_a_projection_takes_fewer_pairs_for_decoders_that_differ_than_for_equal_ones():
+    equal, loses, gains = (projected_pairs(0.1, 100, difference) for difference in (0.0, -0.3, 0.3))
+    assert loses.pairs < equal.pairs
+    assert gains.pairs < equal.pairs
+    assert 0 < equal.decided_within < 1
+    assert equal == projected_pairs(0.1, 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isinf
 
+from dllm_audit.analysis.asked import swept, template_of
 from dllm_audit.analysis.references import AGAINST_AR
 from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.summary import Metric
@@ -23,9 +24,10 @@ def task_findings(
     timed = [row for row in rows if row.pace.value]
     if not timed:
         return "Nothing was timed.", ()
-    # Only runs under the same conditions have a fastest among them.
+    # Only runs under the same conditions have a fastest among them, and templates make answers of other lengths.
+    worded = [row for row in timed if template_of(row.summary.run) is not None]
     groups: dict[tuple[str, int, str], list[RunRow]] = {}
-    for row in timed:
+    for row in (row for row in timed if row not in worded):
         groups.setdefault(_conditions(row), []).append(row)
     several = len({provenance for provenance, _, _ in groups}) > 1
     loads = len({load for _, _, load in groups}) > 1
@@ -37,8 +39,15 @@ def task_findings(
         where += f", {provenance}" if several else ""
         alike = [c for c in controls if _conditions(c.twin) == conditions]
         sentences += _group_sentences(among, where, metric, max((c.factor for c in alike), default=1.0))
+    if worded:
+        sentences.append(f"{count(len(worded), 'run')} asked by prompt templates: see there whether the ranking holds.")
+    for backend, thresholds in swept([row.summary.run for row in rows]):
+        sentences.append(
+            f"{thresholds} thresholds of {backend} were run on the same documents: whoever picks the best of them by these "
+            "figures overrates it (the winner's curse). run --choose picks one on other documents than those that judge it."
+        )
     for control in controls:
-        if control.speed.value is not None:
+        if control.speed.value is not None and template_of(control.control.summary.run) is None:
             sentences.append(f"{_same_twice(control)}; smaller differences mean nothing.")
     unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
     if unfinished:
