@@ -129,7 +129,7 @@ def command(
     from dllm_audit.analysis.repeats import group_repeats
     from dllm_audit.analysis.summary import summarise
     from dllm_audit.evaluate.bench import SpeedWork, speed_task_name
-    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, shown_command
+    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, resumed, shown_command
     from dllm_audit.store.database import Store
 
     sides: list[tuple[Choice, Sequence[str]]] = [(choice, ["candidate"]) for choice in choices]
@@ -161,7 +161,7 @@ def command(
         resume=resume,
     )
     with Store.open(database, write=True) as store:
-        loaded = Loaded(conditions, roofline, without_text=random_ids)
+        loaded = Loaded(resumed(conditions, store), roofline, without_text=random_ids)
         run_ids = run_plan(plan, loaded.conditions, store, sys.stderr.isatty(), loaded)
         summaries = [summarise(store, run_id) for run_id in run_ids]
     groups = group_repeats(summaries)

@@ -149,7 +149,7 @@ def command(
     arms = arms_of(factorial, choices, variants, plugins)
 
     click.echo("Loading tasks ...", err=True)
-    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, shown_command
+    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, resumed, shown_command
     from dllm_audit.evaluate.loading import load_tasks
     from dllm_audit.evaluate.prompts import asks_for_likelihoods
 
@@ -212,7 +212,7 @@ def command(
     from dllm_audit.store.database import Store
 
     with Store.open(database, write=True) as store:
-        made = carry_out(study, plan, conditions, store, sys.stderr.isatty(), roofline, beside_generate)
+        made = carry_out(study, plan, resumed(conditions, store), store, sys.stderr.isatty(), roofline, beside_generate)
         summaries = [summarise(store, run_id) for run_id in made.run_ids]
         factorials = [] if factorial is None else factorials_among(store, summaries)
     if as_json:

@@ -71,7 +71,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all runs of one command share. energy: what counts joules, with the idle power; None: without it."""
+    """What all runs of one command share. energy: what counts joules, with the idle power; None: without it.
+
+    code_commit: of the code as it was loaded, whatever is committed while the command runs; None where there is none.
+    """
 
     command: str
     device: str = "auto"
@@ -86,6 +89,7 @@ class Conditions:
     allow_code: bool = False
     energy: EnergySource | None = None
     invocation: str = field(default_factory=lambda: secrets.token_hex(4))
+    code_commit: str | None = field(default_factory=code_commit)
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ def begin(
     warmed = _warm_up(plan.work, pending, cell.concurrency)
     manifest: dict[str, Any] = {
         "dllm_audit": __version__,
-        "code_commit": code_commit(),
+        "code_commit": plan.conditions.code_commit,
         "command": plan.conditions.command,
         "load_seconds": load_seconds,
         "environment": describe(model.device) | at("before", readings(model.device)),
@@ -562,6 +566,23 @@ def _uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt
+
+
+def resumed(conditions: Conditions, store: Store) -> Conditions:
+    """The conditions under the invocation that --resume goes on with, so that old and new runs are of one command."""
+    if not conditions.resume:
+        return conditions
+    words = _words(conditions.command)
+    same = [run for run in store.runs() if _words(str(run["manifest"].get("command", ""))) == words]
+    return replace(conditions, invocation=same[-1]["invocation"]) if same else conditions
+
+
+def _words(command: str) -> list[str]:
+    """A stored command without what resumes it; a damaged one as it is."""
+    try:
+        return [word for word in shlex.split(command) if word != "--resume"]
+    except ValueError:
+        return [command]
 
 
 def shown_command(arguments: Sequence[str]) -> str:
