@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,8 +36,6 @@ def score(
 
     unsafe: the person allowed metrics that execute model output; they do so in a sandbox.
     """
-    from lm_eval.evaluator import evaluate
-
     by_doc: dict[int, list[Answer | None]] = {}
     for item in items:
         by_doc.setdefault(item.doc_id, []).append(found.get(item.ordinal))
@@ -42,24 +43,7 @@ def score(
     if not documents:
         return Scores([], [])
     replay = _replay_class()([by_doc[doc] for doc in documents])
-    try:
-        # It prints that it draws standard errors, which would stand in the middle of our own output.
-        with contained(task) as (scorer, stopped), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            results = evaluate(
-                replay,
-                {"tasks": {task_name: scorer}, "groups": {}, "group_map": {}},
-                samples={task_name: documents},
-                bootstrap_iters=1000,
-                confirm_run_unsafe_code=unsafe,
-            )
-    except SandboxError:
-        raise
-    except Exception as error:
-        raise TaskError(
-            f"The answers of task {task_name!r} could not be scored: {type(error).__name__}: {error}. "
-            "They are stored; --resume scores them again."
-        ) from error
-    assert results is not None, "one process is rank 0"
+    samples, stopped = _scored(task_name, task, replay, documents, unsafe)
     answers = [
         {
             "task": task_name,
@@ -70,28 +54,91 @@ def score(
             "response": _text(sample["filtered_resps"]),
             "target": str(sample["target"]),
         }
-        for sample in results["samples"][task_name]
+        for sample in samples
         for metric in sample["metrics"]
     ]
-    metrics = []
-    for name, value in results["results"][task_name].items():
-        metric, comma, filter_name = name.partition(",")
-        number = _number(value)
-        if not comma or metric.endswith("_stderr") or number is None:
+    metrics, without_value = _aggregated(task, samples)
+    known = {"task": task_name, "documents": len(documents)}
+    notes = [f"Stopped and wrong: {count(number, 'answer')} whose program {did}." for did, number in stopped.items()]
+    return Scores(answers, [known | row for row in metrics], [*notes, *without_value, *_unanswerable(task, samples)])
+
+
+def _scored(
+    task_name: str, task: Any, replay: Any, documents: Sequence[int], unsafe: bool
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, int]]:
+    """(lm-eval's sample of every document and filter, what stopped programs did, with their numbers)."""
+    from lm_eval.evaluator import evaluate
+
+    try:
+        # It prints that it draws standard errors, which would stand in the middle of our own output.
+        with contained(task) as (inside, stopped), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            scorer = copy.copy(inside)
+            # `_aggregated` does that, so that a metric without a value leaves the others theirs.
+            scorer.aggregation = lambda: defaultdict(lambda: len)
+            results = evaluate(
+                replay,
+                {"tasks": {task_name: scorer}, "groups": {}, "group_map": {}},
+                samples={task_name: documents},
+                bootstrap_iters=0,
+                confirm_run_unsafe_code=unsafe,
+            )
+    except SandboxError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"The answers of task {task_name!r} could not be scored: {type(error).__name__}: {error}. "
+            "They are stored; --resume scores them again."
+        ) from error
+    assert results is not None, "one process is rank 0"
+    return results["samples"][task_name], stopped
+
+
+def _aggregated(task: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every metric over all documents by lm-eval's own functions, and a note for each that has no value.
+
+    Such a metric has the value None: a perplexity may be too large for a number, for example of a text of few words.
+    """
+    from lm_eval.api.metrics import mean, stderr_for_metric
+
+    by_metric: dict[tuple[str, str], list[Any]] = {}
+    for sample in samples:
+        for metric in sample["metrics"]:
+            by_metric.setdefault((metric, sample["filter"]), []).append(sample[metric])
+    rows, notes = [], []
+    for (metric, filter_name), values in by_metric.items():
+        aggregate = task.aggregation().get(metric, mean)
+        value = _computed(aggregate, values)
+        if value is None:
+            # Some metrics are no numbers.
             continue
-        stderr = _number(results["results"][task_name].get(f"{metric}_stderr,{filter_name}"))
-        metrics.append(
+        label = metric if filter_name == "none" else f"{metric}, {filter_name}"
+        if isinstance(value, str):
+            notes.append(f"Metric {label!r} has no value: {value}. Judge by another metric of the task.")
+        # As lm-eval: such metrics take long.
+        draws = 100 if metric in ("bleu", "chrf", "chrf++", "ter") else 1000
+        deviation = stderr_for_metric(aggregate, draws)
+        drawn = _computed(deviation, values) if deviation is not None and len(values) > 1 else None
+        rows.append(
             {
-                "task": task_name,
                 "metric": metric,
                 "filter": filter_name,
-                "value": number,
-                "stderr": stderr,
-                "documents": len(documents),
+                "value": None if isinstance(value, str) else value,
+                "stderr": None if isinstance(drawn, str) or isinstance(value, str) else drawn,
             }
         )
-    notes = [f"Stopped and wrong: {count(number, 'answer')} whose program {did}." for did, number in stopped.items()]
-    return Scores(answers, metrics, [*notes, *_unanswerable(task, results["samples"][task_name])])
+    return rows, notes
+
+
+def _computed(function: Callable[[Any], Any], values: Sequence[Any]) -> float | str | None:
+    """What `function` makes of `values`; None where that is no number, and in words why there is none that is finite."""
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            number = _number(function(values))
+    except OverflowError:
+        return "it is too large for a floating-point number"
+    except Exception as error:  # a task may bring a function of its own
+        return f"computing it failed ({type(error).__name__}: {error})"
+    return number if number is None or math.isfinite(number) else f"it came out as {number}"
 
 
 def _unanswerable(task: Any, samples: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -190,3 +190,48 @@ def test_bits_per_byte_of_texts_are_a_ratio_of_sums(load):
     scores = score("own", task, build_questions(task, None, False, None), {0: -2.0, 1: -4.0, 2: -6.0})
     assert metrics(scores) == {"bits_per_byte": pytest.approx(12 / 18 / math.log(2))}
     assert {a["value"] for a in scores.answers} == {None}
+
+
+PERPLEXITIES = {
+    **TEXTS,
+    "metric_list": [{"metric": "word_perplexity"}, {"metric": "byte_perplexity"}, {"metric": "bits_per_byte"}],
+}
+
+
+def test_a_perplexity_too_large_for_a_number_has_no_value_and_the_other_metrics_keep_theirs(load):
+    """900 nats over the one word of each text; over its 60 bytes they are 15 nats each."""
+    task = load(PERPLEXITIES, [{"question": "\N{GRINNING FACE}" * 15}] * 2)
+    scores = score("own", task, build_questions(task, None, False, None), {0: -900.0, 1: -900.0})
+    assert metrics(scores) == {
+        "word_perplexity": None,
+        "byte_perplexity": pytest.approx(math.exp(15)),
+        "bits_per_byte": pytest.approx(15 / math.log(2)),
+    }
+    assert scores.notes == [
+        "Metric 'word_perplexity' has no value: it is too large for a floating-point number. "
+        "Judge by another metric of the task."
+    ]
+
+
+def test_a_standard_error_that_overflows_leaves_its_metric_the_value(load):
+    """The mean of both is 600 nats, and a draw may hold the second text twice."""
+    task = load({**LAST_WORD, "metric_list": [{"metric": "perplexity"}]}, DOCUMENTS[:2])
+    scores = score("own", task, build_questions(task, None, False, None), {0: (-300.0, True), 1: (-900.0, True)})
+    assert [(m["value"], m["stderr"]) for m in scores.metrics] == [(pytest.approx(math.exp(600)), None)]
+    assert scores.notes == []
+
+
+@pytest.mark.parametrize(
+    ("over_all", "why"),
+    [
+        (lambda values: math.nan, "it came out as nan"),
+        (lambda values: 1 / 0, "computing it failed (ZeroDivisionError: division by zero)"),
+    ],
+)
+def test_a_metric_of_the_tasks_own_that_has_no_finite_value_says_so(load, over_all, why):
+    task = load(ARC, DOCUMENTS[:2])
+    task.aggregation()["acc_norm"] = over_all
+    values = dict.fromkeys(range(5), (-1.0, False))
+    scores = score("own", task, build_questions(task, None, False, None), values)
+    assert metrics(scores) == {"acc": 0.5, "acc_norm": None}
+    assert scores.notes == [f"Metric 'acc_norm' has no value: {why}. Judge by another metric of the task."]
