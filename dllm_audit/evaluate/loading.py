@@ -20,6 +20,7 @@ import yaml
 
 from dllm_audit.errors import TaskError, did_you_mean
 from dllm_audit.evaluate.datasets import ImportedData, data_folder, find_data
+from dllm_audit.evaluate.deadline import task_templates_end
 from dllm_audit.evaluate.sandbox import isolation
 from dllm_audit.files import refuse_special
 
@@ -73,7 +74,7 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     if allow_code:
         # What the metric code_eval of the hub asks for; `sandbox` is where it executes anything of a model.
         os.environ["HF_ALLOW_CODE_EVAL"] = "1"
-    with _explained(name, path):
+    with _explained(name, path), task_templates_end(name):
         tasks = _build(name, path)
     if not tasks:
         raise TaskError(f"Task {name!r} holds no task.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllm_audit.errors import ModelError, TaskError
-from dllm_audit.evaluate.deadline import ends_within
+from dllm_audit.evaluate.deadline import task_templates_end, template_ends
 from dllm_audit.records import Question, Request
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _rendered(
     name = task.config.task
     # Few-shot examples come from a generator that advances: start it anew, so that a prompt depends on nothing before.
     task.set_fewshot_seed(seed=1234)
-    with _explained(name, chat_template):
+    with _explained(name, chat_template), task_templates_end(name):
         task.build_all_requests(
             limit=limit,
             rank=0,
@@ -194,19 +194,11 @@ class _Addresses:
         return hashlib.sha256(f"{text}\0{self.seen[text]}".encode()).hexdigest()
 
 
-#: A chat template takes about a millisecond for a prompt; it comes with the model, so it may be anything.
-TEMPLATE_SECONDS = 10.0
-
-
 def _renderer(tokenizer: PreTrainedTokenizerBase | None) -> Callable[..., str]:
     assert tokenizer is not None
 
     def render(history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        endless = TaskError(
-            f"The model's chat template did not end within {TEMPLATE_SECONDS:g} s for one prompt. "
-            "Use --chat-template off."
-        )
-        with ends_within(TEMPLATE_SECONDS, endless):
+        with template_ends("The model's chat template", "Use --chat-template off."):
             rendered = tokenizer.apply_chat_template(
                 list(history),
                 tokenize=False,

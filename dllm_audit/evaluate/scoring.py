@@ -6,13 +6,14 @@ import copy
 import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
 from dllm_audit.analysis.words import count
 from dllm_audit.errors import TaskError
+from dllm_audit.evaluate.deadline import task_templates_end
 from dllm_audit.evaluate.prompts import TaskItem
 from dllm_audit.evaluate.sandbox import SandboxError, contained
 
@@ -70,8 +71,7 @@ def _scored(
     from lm_eval.evaluator import evaluate
 
     try:
-        # It prints that it draws standard errors, which would stand in the middle of our own output.
-        with contained(task) as (inside, stopped), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with contained(task) as (inside, stopped), task_templates_end(task_name), _silenced():
             scorer = copy.copy(inside)
             # `_aggregated` does that, so that a metric without a value leaves the others theirs.
             scorer.aggregation = lambda: defaultdict(lambda: len)
@@ -82,7 +82,7 @@ def _scored(
                 bootstrap_iters=0,
                 confirm_run_unsafe_code=unsafe,
             )
-    except SandboxError:
+    except (SandboxError, TaskError):
         raise
     except Exception as error:
         raise TaskError(
@@ -129,10 +129,17 @@ def _aggregated(task: Any, samples: Sequence[Mapping[str, Any]]) -> tuple[list[d
     return rows, notes
 
 
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """lm-eval prints that it draws standard errors, which would stand in the middle of our own output."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        yield
+
+
 def _computed(function: Callable[[Any], Any], values: Sequence[Any]) -> float | str | None:
     """What `function` makes of `values`; None where that is no number, and in words why there is none that is finite."""
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with _silenced():
             number = _number(function(values))
     except OverflowError:
         return "it is too large for a floating-point number"

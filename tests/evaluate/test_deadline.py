@@ -38,3 +38,20 @@ def test_outside_the_main_thread_nothing_is_bounded_and_nothing_breaks():
     thread.start()
     thread.join()
     assert seen == [(0.0, 0.0)]
+
+
+def test_foreign_code_that_takes_the_alarm_for_a_mistake_of_its_own_is_ended_all_the_same():
+    """Jinja's compiler tries to compute constants, and leaves to the rendering what raises anything."""
+    heard = []
+
+    def foreign() -> None:
+        try:
+            sum(1 for _ in iter(int, 1))
+        except AuditError:
+            heard.append(1)
+        sum(1 for _ in iter(int, 1))
+
+    with pytest.raises(AuditError, match="too long"), ends_within(0.05, AuditError("too long")):
+        foreign()
+    assert heard == [1]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

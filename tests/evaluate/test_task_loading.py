@@ -7,6 +7,7 @@ import tempfile
 import time
 
 import pytest
+import yaml
 
 from dllm_audit.errors import ModelError, TaskError
 from dllm_audit.evaluate.datasets import import_data
@@ -311,22 +312,22 @@ def test_a_chat_template_that_is_not_there_cannot_be_asked_for():
 
 
 def test_a_chat_template_that_never_ends_is_a_sentence_after_a_while(data, monkeypatch):
-    from dllm_audit.evaluate import prompts
+    from dllm_audit.evaluate import deadline
     from dllm_audit.models.loading import load_tokenizer
     from dllm_audit.models.tiny import EMBEDDED_MODELS
 
     tokenizer = load_tokenizer(EMBEDDED_MODELS["tiny-ar"])
     rounds = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     tokenizer.chat_template = "{{ messages[0]['content'] }}" + rounds
-    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 0.2)
+    monkeypatch.setattr(deadline, "TEMPLATE_SECONDS", 0.2)
     (task,) = load_tasks(own_task(data)).values()
     with pytest.raises(TaskError) as error:
         build_prompts(task, tokenizer, True, 1)
     assert str(error.value) == (
-        "The model's chat template did not end within 0.2 s for one prompt. Use --chat-template off."
+        "The model's chat template did not end within 0.2 s for one document. Use --chat-template off."
     )
     tokenizer.chat_template = "<{{ messages[0]['content'] }}>"
-    monkeypatch.setattr(prompts, "TEMPLATE_SECONDS", 30.0)
+    monkeypatch.setattr(deadline, "TEMPLATE_SECONDS", 30.0)
     assert build_prompts(task, tokenizer, True, 1)[0].prompt == "<Q: a A:>"
 
 
@@ -336,3 +337,45 @@ def test_a_task_without_documents_says_which_file_is_empty(tmp_path, content):
     path = own_task(tmp_path)
     (tmp_path / "docs.jsonl").write_text(content)
     assert refused(path) == f"Task {path!r} has no documents to decode: {tmp_path / 'docs.jsonl'} is empty."
+
+
+ENDLESS = "{% for i in range(10**12) %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"doc_to_text": ENDLESS},
+        {"doc_to_target": ENDLESS},
+        {"description": ENDLESS},
+        {"gen_prefix": ENDLESS},
+        {"output_type": "multiple_choice", "doc_to_target": "0", "doc_to_choice": ENDLESS},
+        {"num_fewshot": 1, "fewshot_config": {"doc_to_text": ENDLESS}},
+        {"num_fewshot": 1, "fewshot_config": {"doc_to_target": ENDLESS}},
+    ],
+    ids=lambda fields: "+".join(fields),
+)
+def test_a_template_of_a_task_that_never_ends_is_a_sentence_after_a_while(data, monkeypatch, fields):
+    """It was once an endless "Loading tasks ..."."""
+    from dllm_audit.evaluate import deadline
+
+    monkeypatch.setattr(deadline, "TEMPLATE_SECONDS", 0.2)
+    path = own_task(data)
+    (data / "own.yaml").write_text(yaml.safe_dump({**yaml.safe_load((data / "own.yaml").read_text()), **fields}))
+    with pytest.raises(TaskError) as error:
+        build_prompts(load_tasks(path)["own"], None, False, 1)
+    name = str(error.value).split("'")[1]
+    assert name in (path, "own")
+    assert str(error.value) == (
+        f"A template of task {name!r} did not end within 0.2 s for one document. "
+        f"Mend it in the task's YAML file: {ENDLESS!r}"
+    )
+
+
+def test_a_template_that_ends_is_bounded_no_longer_once_its_task_was_rendered(data):
+    from lm_eval import utils
+
+    render = utils.apply_template
+    (task,) = load_tasks(own_task(data)).values()
+    build_prompts(task, None, False, 1)
+    assert utils.apply_template is render
