@@ -17,7 +17,7 @@ from dllm_audit.cli.output import (
     spare_results,
     write_whole,
 )
-from dllm_audit.errors import StoreError, UsageError
+from dllm_audit.errors import StoreWriteError, UsageError
 
 if TYPE_CHECKING:
     from dllm_audit.store.database import Store
@@ -42,7 +42,8 @@ MANIFEST = "dllm-audit-export.json"
 def command(form: str, output: Path | None, database: Path) -> None:
     """Write the results as Parquet, CSV or JSON, one file per table, or as a LaTeX table of runs.
 
-    The tables are runs, requests, forward_shapes, sittings, trace_forwards, trace_commits, answers and metrics; run_id joins them.
+    The tables are runs, requests, forward_shapes, sittings, trace_forwards, trace_commits, answers,
+    metrics and text_likelihoods; run_id joins them.
     They go into a folder, or into one archive if the name ends in .zip; only an earlier export is replaced. The LaTeX table needs the package booktabs.
     """
     from dllm_audit.store.database import Store
@@ -134,8 +135,8 @@ def _tables(store: Store, form: str, output: Path) -> None:
                 _say_ours(target, sorted({*_written_before(target), *names}))
                 for name in names:
                     (folder / name).replace(target / name)
-    except StoreError as error:
-        raise could_not_copy(output, str(error).partition(" could not be written: ")[2] or str(error)) from error
+    except StoreWriteError as error:
+        raise could_not_copy(output, str(error).partition(" could not be written: ")[2]) from error
     except OSError as error:
         raise could_not_write(output, error) from error
     click.echo(f"{output}: {', '.join(names)}")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -79,10 +80,10 @@ class Store:
                 raise StoreError(
                     f"{path} was written by a newer dllm-audit (schema {version}, this one knows {newest}). Upgrade dllm-audit."
                 )
+            store._refuse_gaps(version)
             if version < newest and not write:
                 connection.close()
-                with Store.open(path, write=True):
-                    pass
+                _upgrade(path, version)
                 return Store.open(path)
             for number, name, sql in known:
                 if number > version:
@@ -103,12 +104,28 @@ class Store:
         self.close()
 
     def _version(self) -> int:
-        tables = {row[0] for row in self._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
-        if "schema_migrations" not in tables:
-            if tables:
-                raise StoreError(f"{self.path} is a DuckDB file of something else. Give another --db.")
+        """Number of the newest migration in the file; 0 where it is empty. Raises StoreError where it is no results file."""
+        there = {tuple(row.values()) for row in self.query(_COLUMNS)}
+        if not there:
             return 0
-        return self._connection.execute("SELECT coalesce(max(version), 0) FROM schema_migrations").fetchone()[0]  # type: ignore[index]
+        foreign = StoreError(f"{self.path} is a DuckDB file of something else. Give another --db.")
+        # Other programs keep a table of that name too.
+        if not {("main", "schema_migrations", name) for name in ("version", "name", "applied_at")} <= there:
+            raise foreign
+        version = self.query("SELECT max(version) AS version FROM schema_migrations")[0]["version"]
+        if not isinstance(version, int) or version < 1 or ("main", "runs", "run_id") not in there:
+            raise foreign
+        return version
+
+    def _refuse_gaps(self, version: int) -> None:
+        """Raise StoreError where a column is missing that the migrations up to `version` made."""
+        there = {tuple(row.values()) for row in self.query(_COLUMNS)}
+        made = _columns_of(tuple(sql for number, _, sql in migrations() if number <= version))
+        for _, table, column in sorted(made - there):
+            raise StoreError(
+                f"{self.path} is damaged: its table {table} has no column {column}. "
+                "Restore it from a copy, or give another --db."
+            )
 
     def _migrate(self, number: int, name: str, sql: str) -> None:
         with self._transaction():
@@ -292,19 +309,33 @@ class Store:
 
     def _parsed(self, row: dict[str, Any]) -> dict[str, Any]:
         """A run with its JSON parsed. A reader proves that nobody writes, so what is still running there was cut off."""
-        parsed = {**row, **{name: json.loads(row[name]) for name in ("settings", "setting_sources", "manifest")}}
+        parsed = {**row, **{name: self._json(row, name) for name in ("settings", "setting_sources", "manifest")}}
         if not self.writable and row["status"] == "running":
             parsed["status"] = "interrupted"
         return parsed
+
+    def _json(self, row: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """A column of a run that holds a JSON object. Raises StoreError where it holds anything else."""
+        with suppress(ValueError):
+            value = json.loads(row[name])
+            if isinstance(value, dict):
+                return value
+        raise StoreError(
+            f"{self.path} is damaged: {name} of run {row['run_id']!r} is no JSON object. "
+            "Restore the file from a copy, or give another --db."
+        )
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT as dicts by column name."""
         try:
             cursor = self._connection.execute(sql, list(parameters))
+            names = [column[0] for column in cursor.description or []]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except duckdb.Error as error:
-            raise StoreError(f"{self.path} could not be read: {_first_line(error)}") from error
-        names = [column[0] for column in cursor.description or []]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: duckdb.Error) -> StoreError:
+        return StoreError(f"{self.path} could not be read: {_first_line(error)}")
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run, oldest first; settings, sources and manifest parsed."""
@@ -388,10 +419,11 @@ class Store:
             "trace_commits",
             "answers",
             "metrics",
+            "text_likelihoods",
         )
 
     def copy_table(self, table: str, target: Path, format: str) -> None:
-        """Write a whole table to `target` as parquet, csv or json."""
+        """Write a whole table to `target` as parquet, csv or json. Raises StoreWriteError where `target` cannot be written."""
         assert table in self.export_tables()
         options = {
             "parquet": "FORMAT parquet",
@@ -401,7 +433,9 @@ class Store:
         try:
             self._connection.execute(f"COPY (SELECT * FROM {table}) TO ? ({options})", [str(target)])
         except duckdb.Error as error:
-            raise StoreError(f"{target} could not be written: {_first_line(error)}") from error
+            if str(self.path.absolute()) in str(error):
+                raise self._unreadable(error) from error
+            raise StoreWriteError(f"{target} could not be written: {_first_line(error)}") from error
 
 
 def _generated(result: Generation) -> dict[str, Any]:
@@ -441,6 +475,30 @@ def _shape_row(shape: ForwardShape) -> tuple[Any, ...]:
     return (shape.kind, shape.width, shape.rows, shape.count, shape.seconds, shape.decided, shape.keys, shape.in_flight)
 
 
+#: Schema, table and name of every column that somebody made.
+_COLUMNS = "SELECT schema_name, table_name, column_name FROM duckdb_columns() WHERE NOT internal"
+
+
+@cache
+def _columns_of(scripts: tuple[str, ...]) -> frozenset[tuple[Any, ...]]:
+    """The columns that migrations make: (schema, table, name) of each."""
+    with duckdb.connect(":memory:") as connection:
+        for sql in scripts:
+            connection.execute(sql)
+        return frozenset(connection.execute(_COLUMNS).fetchall())
+
+
+def _upgrade(path: Path, version: int) -> None:
+    """Bring a file that is only to be read up to date."""
+    try:
+        Store.open(path, write=True).close()
+    except StoreError as error:
+        raise type(error)(
+            f"{path} was written by an older dllm-audit (schema {version}), and reading it brings it up to date first. "
+            f"That was not possible, and a copy elsewhere may help: {error}"
+        ) from error
+
+
 #: A file of another kind (SQLite, say) makes DuckDB fetch an extension from the network to read it: never.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
@@ -449,6 +507,10 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise StoreError(f"{str(path)!r} is no name in UTF-8, and DuckDB opens no other. Rename the file.") from None
     try:
         # Absolute: ":memory:" and "md:name" are names of files here, not places where results would be lost.
         connection = duckdb.connect(str(path.absolute()), read_only=not write, config=_CONFIG)

@@ -150,7 +150,7 @@ def test_compare_ends_with_the_verdict(invoke):
     lines = invoke("compare", "one-1", "ar-1").stdout.splitlines()
     assert lines[-1] == (
         "Verdict: Neither faster nor slower as far as 6 documents tell (0.91x, 0.91 to 0.91), "
-        "where runs of one configuration differ by 1.10x and with identical answers."
+        "where a ratio within 1.10x of 1 is noise, and with identical answers."
     )
     assert any("cannot decide a margin of 2 points" in line for line in lines)
     assert any(line.split()[:3] == ["backend", "dualcache", "ar"] for line in lines)
@@ -169,7 +169,7 @@ def test_export_writes_one_csv_per_table_into_a_folder(invoke, tmp_path):
     assert outcome.exit_code == 0, outcome.output
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
         "answers.csv", "dllm-audit-export.json", "forward_shapes.csv", "metrics.csv", "requests.csv", "runs.csv",
-        "sittings.csv", "trace_commits.csv", "trace_forwards.csv",
+        "sittings.csv", "text_likelihoods.csv", "trace_commits.csv", "trace_forwards.csv",
     ]  # fmt: skip
     with (tmp_path / "tables" / "runs.csv").open(newline="") as file:
         assert [row["run_id"] for row in csv.DictReader(file)] == ["ar-1", "dual-1", "one-1"]
@@ -318,11 +318,11 @@ def test_a_place_that_may_not_be_written_is_wrong_use_and_no_matter_of_room(invo
 
 
 def test_an_export_that_found_no_room_is_a_failure_and_no_wrong_use(invoke, monkeypatch):
-    from dllm_audit.errors import StoreError
+    from dllm_audit.errors import StoreWriteError
     from dllm_audit.store.database import Store
 
     def full(self, table, target, form):
-        raise StoreError(f"{target} could not be written: IO Error: Could not write file: No space left on device")
+        raise StoreWriteError(f"{target} could not be written: IO Error: Could not write file: No space left on device")
 
     monkeypatch.setattr(Store, "copy_table", full)
     with pytest.raises(AuditError, match=r"^tables could not be written: No space left on device. Make room") as caught:

@@ -322,8 +322,24 @@ def test_every_table_can_be_written_out(store, tmp_path, format):
     reader = {"parquet": "read_parquet", "csv": "read_csv", "json": "read_json"}[format]
     texts = duckdb.sql(f"SELECT text FROM {reader}('{tmp_path / f'requests.{format}'}')").fetchall()
     assert texts == [('one, "two"\nthree',)]
-    with pytest.raises(StoreError, match=r"^.*nowhere.* could not be written: "):
+    with pytest.raises(StoreWriteError, match=r"^.*nowhere.* could not be written: "):
         store.copy_table("runs", tmp_path / "nowhere" / "x", format)
+
+
+def test_every_table_with_results_can_be_written_out(store):
+    made = {row["name"] for row in store.query("SELECT table_name AS name FROM duckdb_tables()")}
+    assert set(store.export_tables()) == made - {"schema_migrations"}
+
+
+def test_a_table_that_cannot_be_read_is_no_fault_of_the_place_where_it_should_be_written(path, tmp_path):
+    """A file that was cut off: the advice was once to write elsewhere."""
+    with Store.open(path, write=True) as store:
+        store.begin_run(run_values())
+        add(store, 0, answer(text=os.urandom(600_000).hex()))
+    os.truncate(path, path.stat().st_size // 3)
+    with Store.open(path) as store, pytest.raises(StoreError) as error:
+        store.copy_table("requests", tmp_path / "requests.csv", "csv")
+    assert str(error.value).startswith(f"{path} could not be read: ")
 
 
 # -- files that cannot be used --
@@ -385,6 +401,65 @@ def test_a_database_of_something_else_is_left_as_it_was(path, write):
 
 
 @pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE schema_migrations (version VARCHAR); INSERT INTO schema_migrations VALUES ('20240101')",
+        "CREATE TABLE schema_migrations (id INTEGER)",
+        "CREATE TABLE schema_migrations (version INTEGER, name VARCHAR, applied_at TIMESTAMP); "
+        "INSERT INTO schema_migrations VALUES (3, 'theirs', now())",
+        "CREATE SCHEMA other; CREATE TABLE other.schema_migrations (version INTEGER)",
+        "CREATE VIEW runs AS SELECT 1 AS run_id",
+    ],
+)
+def test_a_database_that_looks_like_one_of_ours_is_left_as_it_was(path, made, write):
+    """Many programs keep a table of that name: theirs once ended in a traceback, or in advice about a full disk."""
+    with duckdb.connect(str(path)) as other:
+        other.execute(made)
+    before = path.read_bytes()
+    assert refused(path, write) == f"{path} is a DuckDB file of something else. Give another --db."
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ("ALTER TABLE requests DROP COLUMN committed_tokens", "requests has no column committed_tokens"),
+        ("DROP TABLE metrics", "metrics has no column documents"),
+    ],
+)
+def test_a_file_in_which_a_column_is_missing_is_damaged(path, change, missing, write):
+    Store.open(path, write=True).close()
+    with duckdb.connect(str(path)) as other:
+        other.execute(change)
+    assert refused(path, write) == (
+        f"{path} is damaged: its table {missing}. Restore it from a copy, or give another --db."
+    )
+
+
+@pytest.mark.parametrize("broken", ['{"a": ', "[1]", "null", ""])
+def test_a_run_whose_manifest_is_no_json_object_is_named(path, broken):
+    with Store.open(path, write=True) as store:
+        store.begin_run(run_values())
+    with duckdb.connect(str(path)) as other:
+        other.execute("UPDATE runs SET manifest = ?", [broken])
+    with Store.open(path) as store, pytest.raises(StoreError) as error:
+        store.runs()
+    assert str(error.value) == (
+        f"{path} is damaged: manifest of run 'run-a' is no JSON object. "
+        "Restore the file from a copy, or give another --db."
+    )
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_name_that_is_no_utf8_is_refused(tmp_path, write):
+    path = tmp_path / "\udcff.duckdb"
+    path.write_bytes(b"")
+    assert refused(path, write) == (f"{str(path)!r} is no name in UTF-8, and DuckDB opens no other. Rename the file.")
+
+
+@pytest.mark.parametrize("write", [False, True])
 def test_a_file_of_a_newer_version_is_refused(path, write):
     Store.open(path, write=True).close()
     with duckdb.connect(str(path)) as other:
@@ -436,6 +511,27 @@ def test_a_file_of_any_older_version_opens_and_is_brought_up_to_date(path, tmp_p
     fresh = tmp_path / "fresh.duckdb"
     Store.open(fresh, write=True).close()
     assert tables(path) == tables(fresh)
+
+
+def test_an_older_file_that_cannot_be_brought_up_to_date_says_so_to_whoever_reads_it(path, monkeypatch):
+    every = migrations()
+    monkeypatch.setattr(database, "migrations", lambda: every[:1])
+    Store.open(path, write=True).close()
+    monkeypatch.setattr(database, "migrations", lambda: every)
+    connect = duckdb.connect
+
+    def refuse(name, read_only=False, **options):
+        if name == str(path) and not read_only:
+            raise duckdb.IOException(f'IO Error: Cannot open file "{name}": Read-only file system')
+        return connect(name, read_only=read_only, **options)
+
+    monkeypatch.setattr(database.duckdb, "connect", refuse)
+    message = refused(path)
+    assert message.startswith(
+        f"{path} was written by an older dllm-audit (schema 1), and reading it brings it up to date first. "
+        "That was not possible, and a copy elsewhere may help: "
+    )
+    assert "Read-only file system" in message
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path, monkeypatch):
