@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.pooled import pooled, rate
 from dllm_audit.analysis.text_quality import answer_ids
+from dllm_audit.statistics.proportions import wilson_interval
+from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,22 @@ def token_agreement(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
         return no_agreement("the two runs have no answered document in common whose tokens are known")
     parts = [(sum(x == y for x, y in zip(a, b, strict=False)), max(len(a), len(b))) for a, b in known]
     return Agreement(
-        pooled(parts, "share", "documents", "no answer has a token"),
+        _with_ends(pooled(parts, "share", "paired documents", "no answer has a token"), sum(n > 0 for _, n in parts)),
         rate(sum(a == b for a, b in known), len(known), "documents"),
     )
+
+
+def _with_ends(share: Figure, documents: int) -> Figure:
+    """A share that is the same in all of `documents`, with an interval that drawing them again cannot give.
+
+    By Wilson's interval at least so many documents of all are like these; the others may agree nowhere, or everywhere.
+    """
+    if share.value is None or share.has_interval or documents < MINIMUM_CLUSTERS:
+        return share
+    alike = wilson_interval(documents, documents).low
+    low, high = share.value * alike, share.value * alike + (1 - alike)
+    basis = f"{documents} paired documents, all alike in it, so its ends are Wilson's"
+    return replace(share, low=low, high=high, reason="", basis=basis)
 
 
 def no_agreement(reason: str) -> Agreement:

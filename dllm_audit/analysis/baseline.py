@@ -1,7 +1,9 @@
 """How strong an autoregressive baseline is: beside transformers' own `generate`, and against what the device allows.
 
-"Faster than a weak baseline" is not "faster". A baseline is weak (the trap `weak_baseline`) when transformers' `generate`
-is faster on the same weights, prompts and batch, or when it takes more than twice as long as the device needs at least.
+"Faster than a weak baseline" is not "faster". A baseline is weak (the trap `weak_baseline`) when it is materially slower
+than transformers' `generate` on the same weights, prompts and batch: the whole interval of its speed over that of `generate`
+lies below MATERIALLY_SLOWER. Or when it takes more than twice as long as the device needs at least. Where the interval lies
+on both sides of MATERIALLY_SLOWER, or is not known, that is undecided.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_in
 if TYPE_CHECKING:
     from dllm_audit.analysis.summary import RunSummary
 
+MATERIALLY_SLOWER = 0.95
+"""A baseline whose speed over that of `generate` lies below this, interval and all, is weak. A decoder that is a per cent or
+two slower is no weaker than the next version of a library makes it, and no verdict on a speed hangs on so little."""
+
 LEAST_SHARE = 0.5
 """Below this share of what the device allows a baseline is weak; the traps of published claims use the same."""
 
 _SEED = 20251130
 
-StrengthVerdict = Literal["weak", "not weak", "unknown"]
+StrengthVerdict = Literal["weak", "not weak", "undecided", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Strength:
     generate: its speed over that of transformers' `generate`; lookup: over that with prompt lookup, unknown where more
     than one request is in flight. Both in tokens/s, of provenance "library". same_tokens: whether `generate` gave the
     same ones. share: the least seconds of its forwards over its whole wall time.
-    observed: what they were observed on; None where nothing was. verdict: "weak" where one of the two rules fires.
+    observed: what they were observed on; None where nothing was. verdict: "weak" where one of the two rules fires,
+    "undecided" where none does and the turns beside `generate` cannot tell, "unknown" where neither could be looked at.
     """
 
     observed: LibraryComparison | None
@@ -45,8 +52,16 @@ class Strength:
 
     @property
     def slower_than_generate(self) -> bool:
-        """Whether `generate` is faster beyond what the turns differ by."""
-        return self.generate.high is not None and self.generate.high < 1
+        """Whether it is materially slower than `generate`, beyond what the turns differ by."""
+        return self.generate.high is not None and self.generate.high < MATERIALLY_SLOWER
+
+    @property
+    def undecided_beside_generate(self) -> bool:
+        """Whether the turns cannot tell if it is materially slower than `generate`."""
+        figure = self.generate
+        return figure.value is not None and (
+            figure.low is None or figure.high is None or figure.low < MATERIALLY_SLOWER <= figure.high
+        )
 
     @property
     def below_half_of_the_bound(self) -> bool:
@@ -56,6 +71,8 @@ class Strength:
     def verdict(self) -> StrengthVerdict:
         if self.slower_than_generate or self.below_half_of_the_bound:
             return "weak"
+        if self.undecided_beside_generate:
+            return "undecided"
         return "unknown" if self.generate.value is None and self.share.value is None else "not weak"
 
     @property
@@ -82,6 +99,8 @@ class Strength:
                 if fires
             ]
             return f"The baseline is weak: {' and '.join(why)}."
+        if self.verdict == "undecided":
+            return f"Whether the baseline is weak is undecided: {beside}; {bound}."
         if self.verdict == "unknown":
             return f"How strong the baseline is is not known: {beside}; {bound}."
         return f"The baseline is not shown to be weak: {beside}; {bound}."
@@ -91,7 +110,18 @@ class Strength:
         if figure.value is None:
             return figure.reason
         tokens = "the same tokens" if self.same_tokens else "not always the same tokens"
-        return f"it runs at {figure.value:.2f}x the speed of transformers' generate ({_ends(figure)}; {tokens})"
+        said = f"it runs at {figure.value:.2f}x the speed of transformers' generate ({_ends(figure)}; {tokens})"
+        limit = f"{MATERIALLY_SLOWER:g}x"
+        if self.slower_than_generate:
+            return f"{said}, materially slower: the whole interval lies below {limit}"
+        if not self.undecided_beside_generate:
+            return f"{said}, not materially slower: the whole interval lies from {limit} up"
+        where = (
+            f"the interval lies on both sides of {limit}"
+            if figure.has_interval
+            else f"without an interval beside {limit}"
+        )
+        return f"{said}, and whether it is materially slower cannot be told: {where}"
 
     def _against_the_bound(self) -> str:
         figure = self.share
@@ -100,10 +130,12 @@ class Strength:
         return f"it reaches {figure.value:.0%} of what the device allows (bound over wall time)"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `weak_baseline` is null where neither rule could be looked at."""
+        """Plain values for JSON; `weak_baseline` is null where it is undecided or neither rule could be looked at."""
         figures = (("generate", self.generate), ("prompt_lookup", self.lookup), ("share_of_bound", self.share))
         return {
-            "weak_baseline": {"weak": True, "not weak": False, "unknown": None}[self.verdict],
+            "weak_baseline": {"weak": True, "not weak": False}.get(self.verdict),
+            "verdict": self.verdict,
+            "materially_slower_below": MATERIALLY_SLOWER,
             "sentence": self.sentence,
             "provenance": "library",
             **{name: {k: v for k, v in vars(figure).items() if v != ""} for name, figure in figures},

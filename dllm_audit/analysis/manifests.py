@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm_audit.analysis.plain import short_value
+from dllm_audit.analysis.plain import fact_value
 
 #: Facts of a model that come with choosing it. Its dtype is not among them: that is chosen beside it.
 _MODEL_FACTS = (
@@ -100,7 +100,7 @@ def difference_value(difference: Difference, value: Any) -> str:
     """One side of a difference in words."""
     if value is None and difference.name.startswith("settings."):
         return "unset"
-    return short_value(value)
+    return fact_value(difference.name.rpartition(".")[2], value)
 
 
 def _role(name: str, same_model: bool) -> str:

@@ -580,6 +580,18 @@ def noise_bar(speed: Figure, control: float | None) -> float:
     return max(floor, control, 1 / control) if control else floor
 
 
+def noise_words(speed: Figure, control: float | None) -> str:
+    """What of a speed is noise, and why that much; empty where its interval holds what runs differ by."""
+    bar = noise_bar(speed, control)
+    if bar <= 1:
+        return ""
+    own = max(control, 1 / control) if control else 1.0
+    if own >= bar:
+        return f"a ratio within {bar:.2f}x of 1 is noise, since the A/A control differs from itself by that"
+    beside = f" (here the A/A control by {own:.2f}x)" if control else ""
+    return f"a ratio within {bar:.2f}x of 1 is noise, since single runs of one configuration were seen to differ by that{beside}"
+
+
 def _speed_verdict(
     speed: Figure, control: float | None, strength: Strength | None, stopped: StoppedPair | None
 ) -> SpeedVerdict:
@@ -780,7 +792,7 @@ def _verdict(
         pace = f"of unknown speed ({speed.reason})"
     if speed_verdict == "open":
         bar = noise_bar(speed, control)
-        pace += f", where runs of one configuration differ by {bar:.2f}x" if bar > 1 else ""
+        pace += f", where a ratio within {bar:.2f}x of 1 is noise," if bar > 1 else ""
     worth = {
         "not worse": "not worse",
         "worse": "worse",

@@ -46,6 +46,20 @@ def short_value(value: Any) -> str:
     return text[:12] + "…" if is_hash else text
 
 
+def fact_value(name: str, value: Any) -> str:
+    """A fact, by the name that it is stored under, in a few words: bytes become MB or GB, a cache of the kernel's MiB."""
+    if "bytes" in name.split("_") and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
+    if name == "last_level_cache" and str(value)[-1:] == "K" and str(value)[:-1].isdigit():
+        return f"{int(str(value)[:-1]) / 1024:g} MiB"
+    return short_value(value)
+
+
+def fact_words(name: str) -> str:
+    """The name of a fact without the unit that `fact_value` gives it."""
+    return "_".join(word for word in name.split("_") if word != "bytes")
+
+
 def _code(character: str) -> str:
     number = ord(character)
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"

@@ -26,6 +26,7 @@ from dllm_audit.analysis.pooled import SEED, draws_for, rate
 from dllm_audit.analysis.rows import asks_for_likelihoods, sound, stands_alone, without_damaged
 from dllm_audit.analysis.sequential import stopped_note
 from dllm_audit.analysis.text_quality import TextQuality, text_quality_of_rows
+from dllm_audit.analysis.words import listed
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
 from dllm_audit.statistics.throughput import Batch, throughput_interval
 
@@ -590,7 +591,7 @@ def _notes(
     residual = sum(r["residual_masks"] or 0 for r in requests)
     if residual:
         notes.append(f"{residual} positions stayed masks; the program that is reproduced leaves them.")
-    notes += _books_note(run)
+    notes += [note] if (note := books_note([run])) else []
     for name, form in (("waivers", "Not proven by this backend: {}"), ("notes", "{}")):
         found = run["manifest"].get(name)
         if isinstance(found, list):
@@ -598,20 +599,40 @@ def _notes(
     return tuple(notes)
 
 
-def _books_note(run: Mapping[str, Any]) -> list[str]:
-    off = _group(run, "books").get("discrepancy")
-    if not isinstance(off, float) or not isfinite(off) or abs(off) <= BOOKS_TOLERANCE:
-        return []
+def books_note(runs: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
+    """What it means that the books of `runs` do not close, and what to do next; empty where those of any do.
+
+    The runs are alike in whether they are so far off that no speed is concluded. names: of the runs, where there are several.
+    """
+    offs = [_group(run, "books").get("discrepancy") for run in runs]
+    known = [off for off in offs if isinstance(off, float) and isfinite(off) and abs(off) > BOOKS_TOLERANCE]
+    if len(known) < len(offs) or not known:
+        return ""
+    shares = [f"{(1 + off) * 100:.3g} %" for off in known]
+    if names:
+        shares = [f"{share} ({name})" for share, name in zip(shares, names, strict=True)]
     so = (
-        "No speed is concluded from them."
-        if abs(off) > BOOKS_LIMIT
-        else "Speeds are compared with that much allowance."
+        "no speed is concluded from them"
+        if abs(known[0]) > BOOKS_LIMIT
+        else "speeds are compared with that much allowance"
     )
-    return [
-        "The books do not close within 5 %: separately measured forwards and host items add up to "
-        f"{(1 + off) * 100:.3g} % of the wall time, so the machine changed meanwhile or something is not measured. "
-        f"Do not rely on these times. {so}"
-    ]
+    why = next(filter(None, map(_disturbed, runs)), "")
+    why = why or "the machine changed meanwhile (other work, another clock) or something is not measured"
+    return (
+        f"The books do not close within 5 %: separately measured forwards and host items add up to {listed(shares)} of the wall "
+        f"time. Do not rely on these times: {why}; {so}. Next: end what dllm-audit doctor warns of, then run again with --repeats 5."
+    )
+
+
+def _disturbed(run: Mapping[str, Any]) -> str:
+    """That other work kept the cores busy beside a run, where the load that was recorded with it says so; else empty."""
+    facts = _group(run, "environment")
+    loads = [facts.get(f"load_average_1min_{moment}") for moment in ("before", "after")]
+    load = max((float(load) for load in loads if isinstance(load, int | float)), default=0.0)
+    cores, threads = facts.get("cores_usable"), facts.get("threads")
+    if not isinstance(cores, int) or not isinstance(threads, int) or load <= max(cores, threads) + 0.5:
+        return ""
+    return f"other work was running, since the load average was {load:.1f} on {cores} cores with torch's {threads} among it"
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:

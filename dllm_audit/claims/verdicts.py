@@ -12,6 +12,9 @@ A speed is taken from the clock, so it bears what the clock cannot tell apart: w
 and how far the books of a run are from closing. Books that do not close are a caveat of every verdict on a speed, and no
 speed is concluded from books that are far off.
 
+A mechanism is tested with other models and under a rule of its own, mostly a looser one than the published figure. So its
+verdict is put in other words ("mechanism seen here", never "reproduced"), and every check says what was tested and what not.
+
 Every verdict stands for itself. Only those that rest on a test of a margin have a p-value: of all that are asked for
 together, one that is lost at a false discovery rate of 5 % (Benjamini-Hochberg) is a caveat.
 
@@ -20,7 +23,7 @@ Without runs, on other hardware, or where the reference is no standard, nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import ceil, log
@@ -87,6 +90,14 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"
 
 
+SEEN = {
+    Verdict.REPRODUCED: "mechanism seen here",
+    Verdict.CAVEAT: "mechanism seen here, with a caveat",
+    Verdict.NOT_REPRODUCED: "mechanism not seen here",
+    Verdict.CONTRADICTED: "opposite of the mechanism seen here",
+}
+"""What a verdict on a mechanism is called: no published number was held against anything."""
+
 FAILING = (Verdict.NOT_REPRODUCED, Verdict.CONTRADICTED)
 """The verdicts with which `claims check --strict` ends with exit status 1."""
 
@@ -105,7 +116,10 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True)
 class Number:
-    """One number a verdict used. `status`: measured, derived or quoted. None where it is unknown."""
+    """One number a verdict used. `status`: measured, derived or quoted. None where it is unknown.
+
+    ends: what `low` and `high` are, where they are not a plain 95 % interval over what `basis` says.
+    """
 
     name: str
     value: float | None
@@ -114,6 +128,7 @@ class Number:
     unit: str
     status: str
     basis: str = ""
+    ends: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +137,8 @@ class Check:
 
     scope: `claim` for the claim's own checkpoint; `mechanism` for other models, which says something of the cause and
     nothing of the claim's speed. embedded: whether those are the models of the package. shows: what was put to the test.
+    tested: what was run, on what. not_tested: what the verdict says nothing of; empty for a claim's own recipe. Both are
+    empty without runs.
     next_commands: what would settle it; empty when it is reproduced. obstacle: only with "not comparable here".
     p_value: of the test that the loss is within the margin, where the verdict rests on one.
     """
@@ -140,13 +157,25 @@ class Check:
     next_commands: tuple[str, ...]
     obstacle: Obstacle | None = None
     p_value: float | None = None
+    tested: str = ""
+    not_tested: str = ""
 
     @property
     def fails(self) -> bool:
         return self.verdict in FAILING
 
+    @property
+    def outcome(self) -> str:
+        """The verdict in words that promise no more than was tested."""
+        return outcome(self.scope, self.verdict)
+
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "verdict": str(self.verdict)}
+        return {**asdict(self), "verdict": str(self.verdict), "outcome": self.outcome}
+
+
+def outcome(scope: str, verdict: Verdict) -> str:
+    """A verdict in words: of a mechanism it says that it was seen or not, of a claim that it was reproduced or not."""
+    return SEEN.get(verdict, str(verdict)) if scope == "mechanism" else str(verdict)
 
 
 @dataclass(frozen=True)
@@ -301,7 +330,26 @@ def _check(
         next_commands=_next(verdict, judged, recipe, sides, taken.runs, database),
         obstacle=judged.obstacle,
         p_value=None if judged.obstacle else taken.p_value,
+        tested=_tested(sides, comparison, recipe),
+        not_tested=_not_tested(claim, quantity) if mechanism else "",
     )
+
+
+def _tested(sides: Sides, comparison: Comparison | None, recipe: Recipe) -> str:
+    """What was run, in words."""
+    what = str(sides.candidate)
+    if sides.reference is not None and comparison is not None:
+        what += f" against {sides.reference}; {comparison.documents:,} documents that both answered"
+    return what + ("; small models that come with the package" if recipe.is_embedded else "")
+
+
+def _not_tested(claim: Claim, quantity: str) -> str:
+    """What a verdict on a mechanism says nothing of, in words."""
+    from dllm_audit.claims.dossier import amount
+
+    model = "" if isinstance(claim.model, Gap) else f", {claim.model}"
+    figure = f"{claim.metric}: {amount(claim.value, claim.unit)}{model}"
+    return f"the published figure itself ({figure}); the rule on the {quantity} is this check's own"
 
 
 # -- runs --
@@ -385,7 +433,7 @@ def _alone(comparisons: Comparisons, run: Run, quantity: str) -> _Taken:
     metric = summary.primary_metric
     if metric is None:
         return _Taken((Number("quality", None, None, None, "%", "measured", "the run has no metric"),), (run_id,))
-    return _Taken((_percent(f"quality ({metric.label})", metric.figure),), (run_id,))
+    return _Taken((_hundredfold(f"quality ({metric.label})", metric.figure, "%"),), (run_id,))
 
 
 def _between(comparisons: Comparisons, comparison: Comparison, quantity: str, expectation: Expectation) -> _Taken:
@@ -395,16 +443,20 @@ def _between(comparisons: Comparisons, comparison: Comparison, quantity: str, ex
     if quantity in TIMED:
         figure = comparison.speed if quantity == "speed ratio" else comparison.time
         found = _with_noise(comparisons, _number(quantity, figure), figure, ours.run)
-        parts = (_number("candidate", ours.throughput), _number("reference", theirs.throughput))
+        parts: list[Number] = []
+        if quantity == "speed ratio":
+            parts += [_number("candidate", ours.throughput), _number("reference", theirs.throughput)]
+        if found[0].ends:
+            parts.append(_plain_interval(_number(quantity, figure)))
         if "repeats" in figure.basis or "repeats" in figure.reason:
             used = _all_of(*used, *(s for run in used for s in comparisons.repeats(run).summaries))
-        return _Taken((*found, *(parts if quantity == "speed ratio" else ())), used, comparison.doubts)
+        return _Taken((*found, *parts), used, comparison.doubts)
     if quantity == "quality difference":
         figures, p_value = _quality_difference(comparison, expectation)
         return _Taken(figures, used, p_value=p_value)
     pairs = comparisons.pairs(ours.run_id, theirs.run_id)
     if quantity == "agreement":
-        return _Taken((_agreement(pairs),), used)
+        return _Taken((_number("agreement", comparison.agreement.tokens),), used)
     found = (
         _ratio_of(quantity, pairs, lambda row: row["committed_tokens"], lambda row: row["committing_forwards"]),
         _number("candidate", ours.committed_per_forward),
@@ -419,14 +471,15 @@ def _all_of(*runs: str | RunSummary | Sequence[RunSummary]) -> tuple[str, ...]:
 
 
 def _with_noise(comparisons: Comparisons, number: Number, figure: Figure, run: Run) -> tuple[Number, ...]:
-    """A speed with its interval widened by what runs of one configuration differ by here, and the control that says so."""
+    """A speed with its interval widened by what runs of one configuration differ by, and the control where one was run."""
     from dllm_audit.analysis.pairing import noise_bar
 
     control = comparisons.control(run)
     bar = noise_bar(figure, control)
     if number.low is not None and number.high is not None and bar > 1:
         basis = f"{number.basis}, {_NOISE} {bar:.3f}x for what runs of one configuration differ by"
-        number = replace(number, low=number.low / bar, high=number.high * bar, basis=basis)
+        ends = f"95 %, widened {bar:.2f}x for noise from run to run"
+        number = replace(number, low=number.low / bar, high=number.high * bar, basis=basis, ends=ends)
     if control is None:
         return (number,)
     basis = "the same configuration twice, as the A/A control"
@@ -465,25 +518,9 @@ def _tokens_per_forward(comparisons: Comparisons, summary: RunSummary) -> Number
     return Number("tokens per forward", found.ratio, found.low, found.high, "tokens", "measured", basis)
 
 
-def _agreement(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Number:
-    """Share of answer tokens that both sides have in the same place; a place that one side lacks is a disagreement."""
-    import numpy as np
-
-    from dllm_audit.analysis.summary import SEED
-    from dllm_audit.statistics.throughput import Batch, throughput_interval
-
-    batches = []
-    for ours, theirs in pairs:
-        a, b = ((row["output_ids"] or [])[: row["answered_tokens"]] for row in (ours, theirs))
-        places = max(len(a), len(b))
-        if places:
-            batches.append(Batch(sum(x == y for x, y in zip(a, b, strict=False)), places))
-    if not batches:
-        return Number("agreement", None, None, None, "share", "measured", "the runs have no document in common")
-    found = throughput_interval([batches], level="batch", generator=np.random.default_rng(SEED))
-    high = None if found.high is None else min(1.0, found.high)
-    basis = found.reason or f"{len(batches)} paired documents"
-    return Number("agreement", found.ratio, found.low, high, "share", "measured", basis)
+def _plain_interval(number: Number) -> Number:
+    """The same number with the 95 % interval that a comparison of the two runs shows."""
+    return replace(number, name=f"{number.name} as the comparison has it, 95 %")
 
 
 def _quality_difference(comparison: Comparison, expectation: Expectation) -> tuple[tuple[Number, ...], float | None]:
@@ -492,7 +529,8 @@ def _quality_difference(comparison: Comparison, expectation: Expectation) -> tup
     if quality is None or quality.difference.value is None:
         why = "no metric was scored on both sides"
         return (Number("quality difference", None, None, None, "points", "derived", why),), None
-    p_value = None
+    p_value, ends = None, ""
+    plain: tuple[Number, ...] = ()
     low, high = quality.difference.low, quality.difference.high
     basis = quality.difference.basis or quality.difference.reason
     # Where a sequential rule stopped the runs there is no p-value, and the interval holds whenever one stops.
@@ -501,10 +539,12 @@ def _quality_difference(comparison: Comparison, expectation: Expectation) -> tup
 
         # One-sided: the bound that the test of the margin rests on.
         test = non_inferiority(quality.counts, -(expectation.low or 0.0) / 100)
-        low, high, basis, p_value = test.low, test.high, f"{basis}, one-sided 5 %", test.p_value
+        low, high, p_value, ends = test.low, test.high, test.p_value, "one-sided 5 % each"
+        plain = (_plain_interval(_hundredfold("quality difference", quality.difference, "points")),)
     name = f"quality difference ({quality.label})"
     value, low, high = (None if x is None else x * 100 for x in (quality.difference.value, low, high))
-    return (Number(name, value, low, high, "points", "derived", basis), *_quality_numbers(comparison, "")), p_value
+    number = Number(name, value, low, high, "points", "derived", basis, ends)
+    return (number, *_quality_numbers(comparison, ""), *plain), p_value
 
 
 def _quality_numbers(comparison: Comparison | None, quantity: str) -> tuple[Number, ...]:
@@ -524,9 +564,9 @@ def _number(name: str, figure: Figure) -> Number:
     return Number(name, figure.value, figure.low, figure.high, figure.unit, figure.status, basis)
 
 
-def _percent(name: str, figure: Figure) -> Number:
+def _hundredfold(name: str, figure: Figure, unit: str) -> Number:
     value, low, high = (None if x is None else x * 100 for x in (figure.value, figure.low, figure.high))
-    return Number(name, value, low, high, "%", figure.status, figure.basis or figure.reason)
+    return Number(name, value, low, high, unit, figure.status, figure.basis or figure.reason)
 
 
 # -- judging --
@@ -564,7 +604,7 @@ def _judge(number: Number, quantity: str, expectation: Expectation, whole_task: 
     least = float("-inf") if expectation.low is None else expectation.low
     most = float("inf") if expectation.high is None else expectation.high
     if least <= number.low and number.high <= most:
-        return _Judged(Verdict.REPRODUCED, f"{said} lies where the claim has it.")
+        return _Judged(Verdict.REPRODUCED, f"{said} lies where the rule has it.")
     if number.high < least or number.low > most:
         if _opposite(number, quantity, expectation):
             return _Judged(Verdict.CONTRADICTED, f"{said} shows the opposite.")
@@ -572,8 +612,8 @@ def _judge(number: Number, quantity: str, expectation: Expectation, whole_task: 
     if _NOISE in number.basis:
         return _Judged(
             Verdict.UNDECIDED,
-            f"{said} lies across the edge, {number.basis.rpartition(', ')[2]}. "
-            f"{ENOUGH_REPEATS} interleaved repeats on a quiet machine say what those differ by.",
+            f"{said} lies across the edge. {ENOUGH_REPEATS} interleaved repeats on a quiet machine say what runs of one "
+            "configuration differ by.",
             repeats=ENOUGH_REPEATS,
         )
     needed = _needed(number, quantity, least, most)
@@ -621,7 +661,10 @@ def _needed(number: Number, quantity: str, least: float, most: float) -> int | N
     if documents is None:
         return None
     scale = log if quantity in RATIOS and number.low > 0 else float
-    center, half = scale(number.value), (scale(number.high) - scale(number.low)) / 2
+    center = scale(number.value)
+    sides = center - scale(number.low), scale(number.high) - center
+    # Where all documents are alike at the end of the scale, the whole interval lies on one side of the estimate.
+    half = max(sides) if min(sides) <= 0 else sum(sides) / 2
     edges = [scale(edge) for edge in (least, most) if abs(edge) != float("inf") and (scale is float or edge > 0)]
     if not edges or half <= 0:
         return None
@@ -641,7 +684,8 @@ def _clusters(number: Number) -> int | None:
 def _said(number: Number) -> str:
     digits = 2 if number.unit in ("x", "share", "tokens") else 1
     value = f"{number.value:.{digits}f}"
-    interval = "" if number.low is None else f" ({number.low:.{digits}f} to {number.high:.{digits}f})"
+    ends = f"; {number.ends}" if number.ends else ""
+    interval = "" if number.low is None else f" ({number.low:.{digits}f} to {number.high:.{digits}f}{ends})"
     unit = {"x": "x", "share": ""}.get(number.unit, f" {number.unit}")
     return f"The {number.name} {value}{unit}{interval}"
 
@@ -749,7 +793,7 @@ def _caveats(
         how = "shorter" if comparison.length.value < 1 else "longer"
         caveats.append(f"The answers are {amount:.0f} % {how} than the reference's.")
     strength = comparison.strength
-    if quantity in ("speed ratio", "time ratio") and strength is not None and strength.verdict == "weak":
+    if quantity in ("speed ratio", "time ratio") and strength is not None and strength.verdict in ("weak", "undecided"):
         caveats.append(strength.sentence)
     return caveats
 

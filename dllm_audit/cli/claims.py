@@ -206,11 +206,14 @@ def diff(first: str, second: str, folder: Path | None, as_json: bool) -> None:
         say_json({"claims": [c.id for c in claims], "differences": fields, "traps": walked}, indent=2)
         return
     rows: list[tuple[str, ...]] = [("field", claims[0].id, claims[1].id)]
-    rows += [(d.field, _cut(_plain(d.first), 46), _cut(_plain(d.second), 46)) for d in found]
+    rows += [(d.field, _plain(d.first), _plain(d.second)) for d in found]
     for trap in dict.fromkeys([*walked[0], *walked[1]]):
         if (trap in walked[0]) != (trap in walked[1]):
             rows.append((f"trap {trap}", *("yes" if trap in side else "-" for side in walked)))
-    say(aligned(rows) if len(rows) > 1 else "The two claims differ in nothing but their ids.")
+    if len(rows) == 1:
+        say("The two claims differ in nothing but their ids.")
+        return
+    say(aligned([line for row in rows for line in _folded(row, 46)]))
 
 
 @command.command("check", epilog="Example: dllm-audit claims check --db dllm-audit.duckdb --strict")
@@ -393,9 +396,10 @@ def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) ->
         shown.sort(key=lambda found: order.index(found.verdict) if found.verdict in order else len(order))
     lines: list[str] = []
     for found in shown:
-        label = " [mechanism]" if found.scope == "mechanism" else ""
-        lines.append(f"{found.verdict.upper()}{label}  {found.claim}")
+        label = " [mechanism]" if found.scope == "mechanism" and "mechanism" not in found.outcome else ""
+        lines.append(f"{found.outcome.upper()}{label}  {found.claim}")
         lines += _field("shows" if found.scope == "mechanism" else "claimed", found.shows)
+        lines += _field("tested", found.tested) if found.tested else []
         if found.rule:
             lines += _field("rule", f"{found.quantity}: {found.rule}")
         lines += _field("because", found.reason)
@@ -408,17 +412,19 @@ def _verdicts(checks: Sequence[Check], brief: bool, more: Sequence[str] = ()) ->
             lines += _field("caveat", caveat)
         if found.runs:
             lines += _field("runs", ", ".join(found.runs))
+        lines += _field("not tested", found.not_tested) if found.not_tested else []
         lines += [
             f"  {'next' if not n else '':<12}{one_line(line, 4000)}" for n, line in enumerate(found.next_commands)
         ]
         lines.append("")
-    counts = Counter(str(found.verdict) for found in checks)
+    counts = Counter(found.outcome for found in checks)
     lines.append("; ".join(f"{n} {verdict}" for verdict, n in counts.most_common()) + ".")
     if sum(found.obstacle is None for found in checks) > 1:
         lines.append(EACH_FOR_ITSELF)
     if any(found.embedded for found in shown):
         lines.append(
-            "[mechanism]: shown by small models on this machine; it says something of the cause, nothing of a GPU's speed."
+            "A mechanism is looked for with small models on this machine, under a rule of its own: that says something of the "
+            "cause behind a claim, nothing of its number and nothing of a GPU's speed."
         )
     hidden = list(dict.fromkeys(found.claim for found in checks if found not in shown))
     if hidden:
@@ -561,6 +567,15 @@ def _find(registry: Registry, name: str) -> Claim:
 
 def _plain(value: object) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _folded(row: Sequence[str], width: int) -> list[tuple[str, ...]]:
+    """A row of a table as lines: every cell but the first is wrapped at `width`, and nothing is cut."""
+    import textwrap
+    from itertools import zip_longest
+
+    cells = [textwrap.wrap(visible(cell), width, break_on_hyphens=False) or [""] for cell in row[1:]]
+    return list(zip_longest([row[0]], *cells, fillvalue=""))
 
 
 def _cut(text: str, width: int) -> str:

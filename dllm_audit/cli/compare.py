@@ -109,6 +109,7 @@ def _plain(facts: dict[str, Any]) -> Any:
 def _words(found: Comparison) -> str:
     from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.manifests import difference_value
+    from dllm_audit.analysis.pairing import noise_words
     from dllm_audit.analysis.plain import one_line
     from dllm_audit.analysis.tables import aligned
 
@@ -129,7 +130,8 @@ def _words(found: Comparison) -> str:
     if found.length_parity is False:
         rows[-1] = (*rows[-1][:2], "differs by more than 10 %")
     if found.control is not None:
-        rows.append(("the same against itself (A/A)", f"{found.control:.3f}x", "smaller differences mean nothing"))
+        meaning = noise_words(found.speed, found.control) or "its interval over repeats holds what runs differ by"
+        rows.append(("the same against itself (A/A)", f"{found.control:.3f}x", meaning))
     lines = [one_line(line, 400) for line in lines] + ["", aligned(rows, right={1}, indent="  "), ""]
     if found.speed.has_interval and "repeats" not in found.speed.basis:
         lines[-1:] = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dllm_audit.analysis.plain import one_line
+from dllm_audit.analysis.plain import fact_value, fact_words, one_line
 from dllm_audit.cli.opening import installed
 from dllm_audit.cli.options import device_option, json_option
 from dllm_audit.cli.terminal import say_json
@@ -56,9 +56,9 @@ def command(device: str, as_json: bool) -> None:
         "backends": ", ".join(sorted(plugins.backends)),
         "code_execution": f"in subprocesses {isolation().words}",
     }
-    width = max(map(len, shown))
+    width = max(len(fact_words(name)) for name in shown)
     for name, value in shown.items():
-        click.echo(f"{name:<{width}}  {one_line(str(value), 2000)}")
+        click.echo(f"{fact_words(name):<{width}}  {one_line(fact_value(name, value), 2000)}")
     click.echo()
     for hazard in hazards:
         click.echo(f"Warning: {one_line(hazard, 2000)}")

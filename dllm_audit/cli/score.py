@@ -134,6 +134,6 @@ def _facts(id: Any, result: ScoredAnswer | Failure) -> dict[str, Any]:
 def _words(id: str, result: ScoredAnswer | Failure) -> str:
     if isinstance(result, Failure):
         return f"{id}: {one_line(result.message, 2000)}"
-    how = "exact" if result.exact else f"± {result.standard_error:.4f} from {result.samples} samples"
+    how = "exact" if result.exact else f"± {result.standard_error:.4f} (standard error) from {result.samples} samples"
     greedy = "is" if result.is_greedy else "is not"
-    return f"{id}: {result.loglikelihood:.4f} ({how}); {greedy} the greedy answer"
+    return f"{id}: {result.loglikelihood:.4f} nats, {how}; {greedy} the greedy answer"

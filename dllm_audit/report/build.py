@@ -6,6 +6,8 @@ import base64
 import hashlib
 import shlex
 
+from dllm_audit.analysis.baseline import MATERIALLY_SLOWER
+from dllm_audit.analysis.pairing import SINGLE_RUN_NOISE
 from dllm_audit.analysis.plain import visible
 from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
 from dllm_audit.report.page import Report
@@ -40,7 +42,14 @@ def render(report: Report) -> str:
         quoted=shlex.quote,
         seen_in=seen_in,
     )
-    environment.globals.update(interval=interval, num=number, pct=percent, sec=seconds)
+    environment.globals.update(
+        interval=interval,
+        num=number,
+        pct=percent,
+        sec=seconds,
+        materially_slower=MATERIALLY_SLOWER,
+        single_run_noise=SINGLE_RUN_NOISE,
+    )
     page = environment.get_template("report.html.j2").render(
         report=report, style=Markup(style), style_hash=_hash(style), rows=report.rows
     )

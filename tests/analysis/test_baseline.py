@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllm_audit.analysis.baseline import strength_of
+from dllm_audit.analysis.baseline import MATERIALLY_SLOWER, strength_of
 from dllm_audit.analysis.pairing import compare
 from dllm_audit.analysis.summary import summarise
 
@@ -44,16 +44,38 @@ def test_a_baseline_that_generate_outruns_in_every_turn_is_weak(add):
     assert found.generate.value == pytest.approx(0.5)
     assert found.verdict == "weak"
     assert found.sentence == (
-        "The baseline is weak: it runs at 0.50x the speed of transformers' generate (0.50 to 0.50; the same tokens)."
+        "The baseline is weak: it runs at 0.50x the speed of transformers' generate (0.50 to 0.50; the same tokens), "
+        "materially slower: the whole interval lies below 0.95x."
     )
     assert found.sample == "4 prompts, up to 64 new tokens, 5 turns each, transformers 5.24.0"
     assert found.as_dict()["weak_baseline"] is True
 
 
-def test_turns_that_differ_by_more_than_the_gap_show_no_weakness(add):
-    found = add(observed(generate=(0.8, 1.3, 0.7, 1.2, 0.9)))
-    assert found.generate.low < 1 < found.generate.high
+def test_a_baseline_that_generate_outruns_by_two_per_cent_is_not_weak(add):
+    found = add(observed(generate=(0.98,) * 5))
+    assert found.generate.high < 1
     assert found.verdict == "not weak"
+    assert found.as_dict()["weak_baseline"] is False
+    assert "not materially slower: the whole interval lies from 0.95x up" in found.sentence
+
+
+def test_a_baseline_that_generate_outruns_by_more_than_a_twentieth_is_weak(add):
+    found = add(observed(generate=(0.94,) * 5))
+    assert MATERIALLY_SLOWER == 0.95
+    assert found.verdict == "weak"
+
+
+def test_turns_on_both_sides_of_materially_slower_leave_it_undecided(add):
+    found = add(observed(generate=(0.8, 1.3, 0.7, 1.2, 0.9)))
+    assert found.generate.low < MATERIALLY_SLOWER < found.generate.high
+    assert found.verdict == "undecided"
+    assert found.as_dict()["weak_baseline"] is None
+    assert found.sentence.startswith("Whether the baseline is weak is undecided: it runs at 0.98x")
+    assert "cannot be told: the interval lies on both sides of 0.95x" in found.sentence
+
+
+def test_too_few_turns_for_an_interval_leave_it_undecided(add):
+    assert add(observed(generate=(0.9,) * 2, ours=(1.0,) * 2)).verdict == "undecided"
 
 
 def test_other_tokens_are_said(add):

@@ -1,4 +1,4 @@
-from dllm_audit.analysis.plain import one_line, short_value, visible
+from dllm_audit.analysis.plain import fact_value, fact_words, one_line, short_value, visible
 from dllm_audit.analysis.tables import aligned
 
 
@@ -21,6 +21,15 @@ def test_one_line_marks_line_ends_and_is_cut():
 
 def test_a_table_is_aligned_and_a_cell_never_breaks_it():
     assert aligned([("a", "1"), ("long\nname", "22")], right={1}) == "a           1\nlong⏎name  22"
+
+
+def test_facts_in_bytes_read_as_people_write_sizes_and_the_name_drops_the_unit():
+    assert fact_value("memory_bytes", 25_276_502_016) == "25.3 GB"
+    assert fact_value("memory_available_bytes_before", 512_000_000) == "512.0 MB"
+    assert fact_words("memory_available_bytes_before") == "memory_available_before"
+    assert fact_value("last_level_cache", "32768K") == "32 MiB"
+    assert fact_value("memory_bytes", "unknown: no file") == "unknown: no file"
+    assert fact_value("threads", 2) == "2"
 
 
 def test_values_of_a_manifest_read_as_words():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dllm_audit.analysis.summary import summarise
+from dllm_audit.analysis.summary import books_note, summarise
 from dllm_audit.records import Failure
 
 
@@ -134,7 +134,27 @@ def test_books_that_do_not_close_are_said(empty_store, build):
     build("add_run", empty_store, row, [build("generation")] * 6, makespan=3.0)
     summary = summarise(empty_store, "r")
     assert summary.books_close is False
-    assert "The books do not close within 5 %" in summary.notes[0]
+    assert summary.notes[0] == (
+        "The books do not close within 5 %: separately measured forwards and host items add up to 80 % of the wall time. Do not "
+        "rely on these times: the machine changed meanwhile (other work, another clock) or something is not measured; speeds "
+        "are compared with that much allowance. Next: end what dllm-audit doctor warns of, then run again with --repeats 5."
+    )
+
+
+def test_books_that_do_not_close_on_a_loaded_machine_name_the_load(empty_store, build):
+    row = build("run_row", "r")
+    load = {"load_average_1min_before": 3.6, "cores_usable": 2, "threads": 1}
+    row = {**row, "manifest": {**row["manifest"], "books": {"discrepancy": -0.2}, "environment": load}}
+    build("add_run", empty_store, row, [build("generation")] * 6, makespan=3.0)
+    assert (
+        "Do not rely on these times: other work was running, since the load average was 3.6 on 2 cores with torch's 1 among it;"
+    ) in summarise(empty_store, "r").notes[0]
+
+
+def test_runs_whose_books_do_not_close_share_one_note():
+    runs = [{"manifest": {"books": {"discrepancy": off}}} for off in (-0.2, 0.1)]
+    assert "add up to 80 % (run 1) and 110 % (run 2) of the wall time" in books_note(runs, ["run 1", "run 2"])
+    assert books_note([*runs, {"manifest": {"books": {"discrepancy": 0.01}}}]) == ""
 
 
 def test_a_manifest_without_anything_is_tolerated(empty_store, build):

@@ -34,6 +34,8 @@ MECHANISM = {
     "expect": {"low": 1.5, "wording": "at least 1.5x"},
 }
 
+WIDENED = "95 %, widened 1.10x for noise from run to run"
+
 
 @pytest.fixture
 def database(tmp_path):
@@ -74,7 +76,7 @@ def test_reproduced_lists_runs_rule_and_numbers(database):
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.REPRODUCED
     assert (check.claim, check.scope, check.embedded) == ("honest-sweep", "mechanism", True)
-    assert check.reason == "The speed ratio 2.00x (1.82 to 2.20) lies where the claim has it."
+    assert check.reason == f"The speed ratio 2.00x (1.82 to 2.20; {WIDENED}) lies where the rule has it."
     assert check.rule == "at least 1.5x, with the whole 95 % interval"
     assert check.runs == ("fast", "slow")
     assert check.numbers[0].basis == (
@@ -83,11 +85,59 @@ def test_reproduced_lists_runs_rule_and_numbers(database):
     assert check.next_commands == ()
 
 
+def test_a_mechanism_is_seen_and_never_called_reproduced(database):
+    two_runs(database, right=range(30))
+    facts = verdict_of(database, mechanism()).as_dict()
+    assert facts["outcome"] == "mechanism seen here"
+    assert (
+        verdict_of(database, mechanism(expect={"low": 3, "wording": "at least 3x"})).outcome
+        == "mechanism not seen here"
+    )
+    assert verdict_of(database, replication()).outcome.startswith("reproduced")
+
+
+def test_a_check_of_a_mechanism_says_what_was_tested_and_that_the_published_figure_was_not(database):
+    two_runs(database, right=range(30))
+    check = verdict_of(database, mechanism())
+    assert check.tested == (
+        "uncached with tiny-mdm on gsm_mini (threshold 0.9) against uncached with tiny-mdm on gsm_mini (tokens_per_step 1); "
+        "40 documents that both answered; small models that come with the package"
+    )
+    assert check.not_tested.startswith("the published figure itself (")
+    assert check.not_tested.endswith("); the rule on the speed ratio is this check's own")
+    assert verdict_of(database, replication()).not_tested == ""
+
+
+def test_an_interval_that_is_not_the_comparisons_stands_beside_the_one_that_is(database):
+    two_runs(database, right=range(27))
+    with Store.open(database) as store:
+        compared = Comparisons(store).compare("fast", "slow")
+    speed = verdict_of(database, mechanism())
+    assert speed.numbers[0].ends == WIDENED
+    (same,) = [number for number in speed.numbers if number.name == "speed ratio as the comparison has it, 95 %"]
+    assert (same.low, same.high) == (compared.speed.low, compared.speed.high)
+    margin = {"low": -10, "wording": "a loss of less than 10 points"}
+    quality = verdict_of(database, mechanism(quantity="quality difference", expect=margin))
+    assert quality.numbers[0].ends == "one-sided 5 % each"
+    difference = compared.quality.difference
+    (same,) = [n for n in quality.numbers if n.name == "quality difference as the comparison has it, 95 %"]
+    assert (same.low, same.high) == pytest.approx((difference.low * 100, difference.high * 100))
+
+
+def test_agreement_is_the_comparisons_own(database):
+    two_runs(database, right=range(30), tokens=lambda doc: [doc % 2] * 10)
+    with Store.open(database) as store:
+        tokens = Comparisons(store).compare("fast", "slow").agreement.tokens
+    check = verdict_of(database, mechanism(quantity="agreement", expect={"low": 0.8, "wording": "at least 80 %"}))
+    found = check.numbers[0]
+    assert (found.value, found.low, found.high, found.ends) == (tokens.value, tokens.low, tokens.high, "")
+
+
 def test_not_reproduced_when_the_whole_interval_lies_outside_but_on_the_right_side(database):
     two_runs(database, seconds=0.8, right=range(30))
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.NOT_REPRODUCED
-    assert check.reason == "The speed ratio 1.25x (1.14 to 1.38) lies wholly outside."
+    assert check.reason == f"The speed ratio 1.25x (1.14 to 1.38; {WIDENED}) lies wholly outside."
     assert check.next_commands == (f"dllm-audit compare fast slow --db {database}",)
     assert check.fails
 
@@ -96,7 +146,7 @@ def test_contradicted_when_it_is_slower(database):
     two_runs(database, seconds=2.0, right=range(30))
     check = verdict_of(database, mechanism())
     assert check.verdict is Verdict.CONTRADICTED
-    assert check.reason == "The speed ratio 0.50x (0.45 to 0.55) shows the opposite."
+    assert check.reason == f"The speed ratio 0.50x (0.45 to 0.55; {WIDENED}) shows the opposite."
 
 
 def test_undecided_says_how_many_documents_would_settle_it(database):
@@ -147,8 +197,8 @@ def test_what_the_machine_makes_up_by_itself_is_no_difference(database):
     check = verdict_of(database, mechanism(expect={"low": 1, "wording": "above 1x"}))
     assert check.verdict is Verdict.UNDECIDED
     assert check.reason == (
-        "The speed ratio 1.11x (0.93 to 1.33) lies across the edge, widened by 1.200x for what runs of one configuration "
-        "differ by. 5 interleaved repeats on a quiet machine say what those differ by."
+        "The speed ratio 1.11x (0.93 to 1.33; 95 %, widened 1.20x for noise from run to run) lies across the edge. "
+        "5 interleaved repeats on a quiet machine say what runs of one configuration differ by."
     )
     assert check.numbers[1].name == "the same against itself"
     assert check.numbers[1].value == pytest.approx(1 / 1.2)
@@ -198,14 +248,14 @@ def test_no_speed_is_reproduced_without_a_word_from_books_that_do_not_close(data
 @pytest.mark.parametrize("quantity", ["tokens per forward ratio", "agreement"])
 def test_what_is_counted_does_not_depend_on_the_clock(database, quantity):
     two_runs(database, forwards=5, right=range(6), books=0.9, documents=8)
-    check = verdict_of(database, mechanism(quantity=quantity, expect={"low": 0.8, "wording": "at least 0.8"}))
+    check = verdict_of(database, mechanism(quantity=quantity, expect={"low": 0.6, "wording": "at least 0.6"}))
     assert (check.verdict, check.caveats) == (Verdict.REPRODUCED, ())
 
 
 def test_a_time_ratio_is_widened_by_what_runs_differ_by(database):
     two_runs(database, right=range(30))
     check = verdict_of(database, mechanism(quantity="time ratio"))
-    assert check.reason == "The time ratio 2.00x (1.82 to 2.20) lies where the claim has it."
+    assert check.reason == f"The time ratio 2.00x (1.82 to 2.20; {WIDENED}) lies where the rule has it."
 
 
 def test_requests_that_share_forwards_have_no_interval_and_repeats_are_asked_for(database):
@@ -540,8 +590,8 @@ def test_check_prints_a_paragraph_and_the_counts(tmp_path, database):
     two_runs(database, right=range(30))
     folder = write(tmp_path / "claims", with_mechanism(1.5))
     text = CliRunner().invoke(command, ["check", "--claims", str(folder), "--db", str(database)]).stdout
-    assert text.startswith("REPRODUCED [mechanism]  honest-sweep\n  shows       A threshold is faster.\n")
-    assert "\n1 reproduced.\n[mechanism]: shown by small models on this machine" in text
+    assert text.startswith("MECHANISM SEEN HERE  honest-sweep\n  shows       A threshold is faster.\n")
+    assert "\n1 mechanism seen here.\nA mechanism is looked for with small models on this machine" in text
 
 
 def test_check_as_json_and_without_a_results_file(tmp_path, database):
@@ -577,7 +627,7 @@ def test_run_makes_the_missing_runs_and_then_judges(tmp_path, database, monkeypa
     arguments = ["check", "--claims", str(folder), "--db", str(database), "--run", "--limit", "40", "--device", "cpu"]
     for _ in range(2):
         result = CliRunner().invoke(command, arguments, catch_exceptions=False)
-        assert result.stdout.startswith("REPRODUCED [mechanism]  honest-sweep\n")
+        assert result.stdout.startswith("MECHANISM SEEN HERE  honest-sweep\n")
     common = ["--backend", "uncached", "--model", "tiny-mdm", "--task", "gsm_mini", "--limit", "40"]
     # The second time nothing is missing.
     assert made == [

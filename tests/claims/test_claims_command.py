@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from honest_claims import REPLICATED, SWEEP
 
+from dllm_audit.claims.registry import load_claims
 from dllm_audit.cli.claims import command
 from dllm_audit.errors import ClaimError, UsageError
 
@@ -183,6 +184,13 @@ def test_new_overwrites_nothing_and_takes_no_id_that_exists_or_is_none(tmp_path)
     with pytest.raises(UsageError, match="'My Claim' is no id"):
         call("new", "My Claim")
     assert path.read_text() == "precious"
+
+
+def test_diff_wraps_long_texts_and_cuts_none():
+    text = call("diff", "fastdllm-27.6x", "fastdllm-latency-266s-12s").stdout
+    assert "..." not in text
+    (first, second, third) = [line[31:77].strip() for line in text.splitlines()[1:4]]
+    assert f"{first} {second} {third}" == load_claims().get("fastdllm-27.6x").statement
 
 
 def test_diff_shows_fields_and_traps_that_differ(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -192,6 +193,15 @@ def test_doctor_says_when_nothing_spoils_timing(call, machine):
     machine({"cores_usable": 8, "threads": 8}, {})
     _, out, _ = call("doctor", "--device", "cpu")
     assert out.endswith("Nothing was found that spoils timing.\n")
+
+
+def test_doctor_shows_sizes_as_people_read_them_and_json_keeps_the_bytes(call, machine):
+    machine({"memory_bytes": 25_276_502_016, "last_level_cache": "32768K"}, {})
+    _, out, _ = call("doctor", "--device", "cpu")
+    assert re.search(r"^memory +25\.3 GB$", out, re.MULTILINE)
+    assert re.search(r"^last_level_cache +32 MiB$", out, re.MULTILINE)
+    _, out, _ = call("doctor", "--device", "cpu", "--json")
+    assert json.loads(out)["environment"]["memory_bytes"] == 25_276_502_016
 
 
 def test_doctor_says_why_something_cannot_be_read(call, machine, monkeypatch):

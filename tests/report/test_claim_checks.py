@@ -43,7 +43,10 @@ SLOWER = FASTER.model_copy(
     }
 )
 ELSEWHERE = FASTER.model_copy(update={"shows": "It holds at 8B.", "model": "some/other-8B"})
-BOTH = "2 mechanisms behind published claims were put to the test: 1 reproduced, 1 contradicted."
+BOTH = (
+    "2 mechanisms behind published claims were looked for with other models: 1 seen here, 1 opposite of the mechanism seen "
+    "here. No published number was tested by that."
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +101,25 @@ def test_what_fails_comes_first(report):
 
 def test_a_card_says_rule_numbers_and_runs(html):
     text = section(html, "checks")
-    assert "contradicted mechanism, embedded models A threshold commits fewer tokens per forward." in text
+    assert (
+        "opposite of the mechanism seen here mechanism, embedded models A threshold commits fewer tokens per forward."
+        in text
+    )
     assert "The tokens per forward ratio 2.00x (2.00 to 2.00) shows the opposite." in text
     assert "rule tokens per forward ratio: at most 0.9x, with the whole 95 % interval" in text
     assert "numbers candidate 2.00 tokens/forward" in text
     assert "basis 6 paired documents; derived" in text
     assert "runs 2 dualcache, threshold 0.9 against 3 dualcache, 1 token/step , on gsm_mini" in text
     assert "Look closer dllm-audit compare dual-1 one-1 --db results.duckdb" in text
+
+
+def test_a_card_of_a_mechanism_says_what_was_tested_and_that_the_published_figure_was_not(html):
+    text = section(html, "checks")
+    assert (
+        "tested dualcache with tiny-mdm on gsm_mini (threshold 0.9) against dualcache with tiny-mdm on gsm_mini" in text
+    )
+    assert text.count("not tested the published figure itself (") == 2
+    assert "reproduced" not in re.sub(r"^.*?looked for with other models", "", text)
 
 
 def test_verdicts_on_embedded_models_say_nothing_of_gpu_speed(html):
@@ -138,13 +153,15 @@ def test_the_verdict_at_the_top_counts_what_was_put_to_the_test(html):
 
 def test_the_register_has_the_verdicts_of_each_claim(html):
     first = section(html, "claims").partition("Put to the test")[2]
-    assert first.startswith(" contradicted mechanism, embedded models A threshold commits fewer tokens per forward.")
-    assert "not comparable here mechanism, other models It holds at 8B." in first
+    assert first.startswith(
+        " opposite of the mechanism seen here mechanism, embedded models A threshold commits fewer tokens per forward."
+    )
+    assert "mechanism not comparable here mechanism, other models It holds at 8B." in first
     summary = re.search(
         r'<summary>(?:(?!</summary>).)*</summary>\s*<div class="body" id="claim-first">', html, re.DOTALL
     )[0]
-    badges = re.findall(r'class="badge \w+">(mechanism \w+)<', summary)
-    assert badges == ["mechanism contradicted", "mechanism reproduced"]
+    badges = re.findall(r'class="badge \w+">([\w ]*mechanism [\w ]+)<', summary)
+    assert badges == ["opposite of the mechanism seen here", "mechanism seen here"]
 
 
 def test_of_named_runs_only_those_are_used(results, registry):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dllm_audit.claims.verdicts import EACH_FOR_ITSELF, Check, Number, Obstacle, Verdict
+from dllm_audit.claims.verdicts import EACH_FOR_ITSELF, Check, Number, Obstacle, Verdict, outcome
 from dllm_audit.report.formats import number
 
 if TYPE_CHECKING:
@@ -81,15 +81,27 @@ class ChecksSection:
     def sentence(self) -> str:
         """The verdicts counted, those on mechanisms apart from those on claims themselves."""
         said = []
-        for scope, one, several in (
-            ("mechanism", "mechanism behind published claims was", "mechanisms behind published claims were"),
-            ("claim", "published claim was, by its own recipe,", "published claims were, by their own recipes,"),
+        for scope, one, several, limit in (
+            (
+                "mechanism",
+                "mechanism behind published claims was looked for with other models",
+                "mechanisms behind published claims were looked for with other models",
+                " No published number was tested by that.",
+            ),
+            (
+                "claim",
+                "published claim was, by its own recipe, put to the test",
+                "published claims were, by their own recipes, put to the test",
+                "",
+            ),
         ):
             counts = Counter(card.check.verdict for card in self.cards if card.check.scope == scope)
             if counts:
                 n = counts.total()
-                outcome = ", ".join(f"{counts[v]} {v}" for v in reversed(ORDER) if counts[v])
-                said.append(f"{n} {one if n == 1 else several} put to the test: {outcome}.")
+                outcomes = ", ".join(
+                    f"{counts[v]} {outcome(scope, v).removeprefix('mechanism ')}" for v in reversed(ORDER) if counts[v]
+                )
+                said.append(f"{n} {one if n == 1 else several}: {outcomes}.{limit}")
         return " ".join(said) or "No published claim was put to the test by these runs."
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.manifests import difference_value
-from dllm_audit.analysis.pairing import Comparison, Comparisons
+from dllm_audit.analysis.pairing import Comparison, Comparisons, noise_words
+from dllm_audit.analysis.plain import fact_words
 from dllm_audit.analysis.references import REFERENCES, control_of
 from dllm_audit.report.sections.runs import RunRow
 
@@ -41,6 +42,12 @@ class ControlRow:
     twin: RunRow
     documents: int
     speed: Figure
+
+    @property
+    def meaning(self) -> str:
+        """What the control says of every other ratio; empty where it has no ratio."""
+        noise = noise_words(self.speed, self.speed.value) if self.speed.value is not None else ""
+        return f"So much the machine makes up by itself: of other runs too, {noise}." if noise else ""
 
     @property
     def factor(self) -> float:
@@ -84,7 +91,12 @@ def control_rows(comparisons: Comparisons, rows: Sequence[RunRow]) -> tuple[Cont
 def _differences(comparison: Comparison) -> tuple[DifferenceRow, ...]:
     manifests = comparison.manifests
     return tuple(
-        DifferenceRow(role, d.name.replace("_", " "), difference_value(d, d.candidate), difference_value(d, d.baseline))
+        DifferenceRow(
+            role,
+            fact_words(d.name).replace("_", " "),
+            difference_value(d, d.candidate),
+            difference_value(d, d.baseline),
+        )
         for role, found in (
             ("treatment", manifests.treatment),
             ("nuisance", manifests.nuisance),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dllm_audit.analysis.manifests import is_reading
-from dllm_audit.analysis.plain import short_value
+from dllm_audit.analysis.plain import fact_value, fact_words, short_value
 from dllm_audit.report.sections.runs import RunRow
 
 
@@ -89,11 +89,8 @@ def _range(name: str, values: Sequence[Any]) -> str:
 
 
 def _fact(name: str, value: Any) -> tuple[str, str]:
-    """Name and value of a fact as the page shows them; bytes become MB or GB."""
-    if name.endswith("_bytes") and isinstance(value, int | float) and not isinstance(value, bool):
-        amount = f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
-        return _fact_name(name.removesuffix("_bytes")), amount
-    return _fact_name(name), short_value(value)
+    """Name and value of a fact as the page shows them."""
+    return _fact_name(fact_words(name)), fact_value(name, value)
 
 
 #: Names of facts that read badly as they are stored.

@@ -48,7 +48,8 @@ def task_findings(
         )
     for control in controls:
         if control.speed.value is not None and template_of(control.control.summary.run) is None:
-            sentences.append(f"{_same_twice(control)}; smaller differences mean nothing.")
+            sentences.append(f"{_same_twice(control)}.")
+    sentences += [meaning for meaning in dict.fromkeys(control.meaning for control in controls) if meaning]
     unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
     if unfinished:
         sentences.append(f"Unfinished: {listed(unfinished)}. What is missing is in no figure.")

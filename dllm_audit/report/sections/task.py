@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from dllm_audit.analysis.pairing import Comparisons
 from dllm_audit.analysis.rows import speed_alone
-from dllm_audit.analysis.summary import Metric
+from dllm_audit.analysis.summary import Metric, books_note
 from dllm_audit.analysis.templates import TemplateStudy, template_studies
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
 from dllm_audit.report.charts import Chart, SpeedPoint, TimeBar, speed_and_quality, where_time_goes
@@ -109,11 +110,20 @@ def task_section(
 def _notes(rows: Sequence[RunRow]) -> tuple[NoteRow, ...]:
     """Every note once, with the runs that it holds for."""
     found: dict[str, list[int]] = {}
+    together: set[str] = set()
+    for concluded in (True, False):
+        off = [row for row in rows if row.summary.doubt > 1 and isfinite(row.summary.doubt) == concluded]
+        if len(off) > 1:
+            runs = [row.summary.run for row in off]
+            found[books_note(runs, [f"run {row.number}" for row in off])] = [row.number for row in off]
+            together |= {books_note([run]) for run in runs}
     for row in rows:
         failures = [f"{kind.count} × {kind.type}: {kind.message}" for kind in row.summary.failures]
         speed = row.pace
         unknown = [f"Speed: {speed.reason}."] if speed.value is not None and not speed.has_interval else []
         for text in (*row.summary.notes, *failures, *unknown):
+            if text in together:
+                continue
             found.setdefault(text, []).append(row.number)
     return tuple(NoteRow(tuple(numbers), text) for text, numbers in found.items())
 

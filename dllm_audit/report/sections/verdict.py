@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 
+from dllm_audit.analysis.baseline import MATERIALLY_SLOWER
 from dllm_audit.analysis.references import AGAINST_AR
 from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.words import count, listed
@@ -203,9 +204,15 @@ def _about_baselines(pairs: Sequence[PairRow]) -> list[str]:
     strengths = [(p.baseline.label, s) for p in pairs if (s := p.comparison.strength) is not None]
     weak = list(dict.fromkeys(name for name, s in strengths if s.verdict == "weak"))
     unknown = list(dict.fromkeys(name for name, s in strengths if s.verdict == "unknown"))
+    undecided = list(dict.fromkeys(name for name, s in strengths if s.verdict == "undecided"))
     found = []
     if weak:
         found.append(f"That anything is faster for being faster than {listed(weak)}: a weak baseline.")
+    if undecided:
+        found.append(
+            f"Whether {listed(undecided)} {'is a weak baseline' if len(undecided) == 1 else 'are weak baselines'}: the turns beside "
+            f"transformers' generate cannot tell if {'it' if len(undecided) == 1 else 'they'} ran below {MATERIALLY_SLOWER:g}x its speed."
+        )
     if unknown:
         found.append(
             f"How strong {listed(unknown)} {'is' if len(unknown) == 1 else 'are'}: neither held against transformers' generate nor "
