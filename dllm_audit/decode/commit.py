@@ -47,9 +47,12 @@ class FixedK:
     confidences: tuple[str, ...] = ()
 
     def select(self, confidence: Tensor, quota: Tensor) -> Tensor:
+        candidate = confidence > float("-inf")
+        if confidence.shape[1] == 1:
+            return candidate & (quota[:, None] > 0)
         order = confidence.argsort(dim=1, descending=True, stable=True)
         rank = order.argsort(dim=1)
-        return (rank < quota[:, None]) & (confidence > float("-inf"))
+        return (rank < quota[:, None]) & candidate
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class FixedForwards:
         self.sizes = [2**n for n in range((self.rows - 1).bit_length())] + [self.rows]
         began = time.perf_counter()
         self.numbers = {
-            size: torch.tensor([_NOBODY] * size, dtype=torch.int64, device=model.device) for size in self.sizes
+            size: torch.tensor([(slot, *_NOBODY) for slot in range(size)], dtype=torch.int64, device=model.device)
+            for size in self.sizes
         }
         self.steps = {size: self._prepared(size) for size in self.sizes}
         self.seconds = time.perf_counter() - began
@@ -59,18 +60,14 @@ class FixedForwards:
 
     def run(self, slots: Sequence[int], windows: Sequence[Window]) -> Tensor:
         """Last hidden states, float [B', width, H] with B' >= B; overwritten by the next call."""
-        size = next(size for size in self.sizes if size >= len(slots))
-        asked = [(slot, w.lo, w.hi, w.visible) for slot, w in zip(slots, windows, strict=True)]
-        if size < self.rows:
-            self.numbers[size].copy_(torch.tensor(asked + [_NOBODY] * (size - len(asked)), dtype=torch.int64))
-            return self.steps[size]()
-        # A batch of all rows reads keys and values in place, so each stands at its own slot, whoever is absent.
-        everyone = [(slot, *_NOBODY[1:]) for slot in range(size)]
-        for one in asked:
-            everyone[one[0]] = one
+        size = next(size for size in self.sizes if size > slots[-1])
+        # Keys and values are read in place, so each row stands at its own slot, whoever is absent.
+        everyone = [(slot, *_NOBODY) for slot in range(size)]
+        for slot, window in zip(slots, windows, strict=True):
+            everyone[slot] = (slot, window.lo, window.hi, window.visible)
         self.numbers[size].copy_(torch.tensor(everyone, dtype=torch.int64))
         states = self.steps[size]()
-        return states if len(asked) == size else states[torch.tensor(list(slots), device=states.device)]
+        return states if slots[-1] == len(slots) - 1 else states[torch.tensor(list(slots), device=states.device)]
 
     def _step(self, numbers: Tensor) -> Tensor:
         slots, lo, hi, visible = numbers.unbind(dim=1)
@@ -78,7 +75,7 @@ class FixedForwards:
         inside = columns < hi[:, None]
         columns = torch.where(inside, columns, self.canvas.dump)
         keys = self.canvas.dump
-        self.key_values.plan(slots, columns, False, keys, None)
+        self.key_values.plan(range(len(numbers)), slots, columns, False, keys)
         return self.model.module.model(
             input_ids=self.canvas.tokens[slots[:, None], columns],
             position_ids=columns.masked_fill(~inside, 0),
@@ -130,5 +127,5 @@ class FixedForwards:
         return replay
 
 
-#: A row that is not there: it takes no column, and sees one that nobody reads the result of.
-_NOBODY = (0, 0, 0, 1)
+#: Columns of a row that is not there: it takes none, and sees one that nobody reads the result of.
+_NOBODY = (0, 0, 1)

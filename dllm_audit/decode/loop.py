@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dllm_audit.decode.cache import RowShape, Window
+from dllm_audit.decode.candidates import Candidates
 from dllm_audit.decode.order import Span
 from dllm_audit.decode.runner import ForwardRunner
 from dllm_audit.decode.state import Canvas, Row, RowInput
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dllm_audit.decode.recipe import Recipe
+    from dllm_audit.decode.score import Proposals
     from dllm_audit.models.loading import LoadedModel
 
 #: The row's logits were NaN or infinite: nothing could be committed, and the row ends as a failure.
@@ -40,16 +42,14 @@ _FIRST = ("prefill", "commit", "refresh")
 class Job:
     """One row to decode.
 
-    closes(ids): whether these tokens hold a stop string; given the block that was just decoded and up to `reach` tokens
-    before it, in which the string may have begun.
+    closes(ids, fresh): whether the tokens decoded so far hold a stop string; the last `fresh` of them are new.
     """
 
     id: str
     row: RowInput
     seed: int
     traced: bool = False
-    closes: Callable[[Sequence[int]], bool] | None = None
-    reach: int = 0
+    closes: Callable[[Sequence[int], int], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,11 @@ class DecodeLoop:
         shape = RowShape(start, end, job.row.length, traits.shift, traits.block_length)
         self.canvas.fill(slot, job.row, self.recipe.score.mask_token_id, self.recipe.left_open)
         generator = None
-        if self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random":
+        if self.recipe.score.draws:
             # A random order is drawn on the host, so that every device follows the same one; noise over the vocabulary is not.
             where = self.model.device if self.recipe.score.temperature > 0 else "cpu"
             generator = torch.Generator(where).manual_seed(job.seed)
-        row = Row(
-            job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes, job.reach
-        )
+        row = Row(job.id, slot, shape, self.recipe.order.spans(start, end), generator, job.traced, job.closes)
         row.decoded_to = start
         row.pending = self.recipe.cache.begin(shape)
         self._open_block(row)
@@ -174,6 +172,7 @@ class DecodeLoop:
 
     def _advance(self) -> None:
         """One forward for all rows that need the same kind, and what follows from it."""
+        self._close_ranks()
         windows = {row.slot: self._window(row) for row in self.rows}
         kinds = {window.kind for window in windows.values()}
         kind = next((k for k in _FIRST if k in kinds), "denoise")
@@ -182,33 +181,35 @@ class DecodeLoop:
         ids = [row.id for row in batch]
         guided = self.recipe.cfg_scale > 0
         may_commit = plan[0].may_commit
-        decided = 0
         if may_commit:
             # Which positions the head shall see is known before the forward, so it is no part of the forward's time.
             spans = [self._decision_span(row, window) for row, window in zip(batch, plan, strict=True)]
-            columns, candidate = self._candidates(batch, spans)
-            at_row, at_column = candidate.nonzero(as_tuple=True)
-            lows = torch.tensor([w.lo for w in plan], device=columns.device)
-            index = columns[at_row, at_column] - self.model.traits.shift - lows[at_row]
+            candidates = Candidates.of(self.canvas, self.runner.arange, batch, plan, spans, self.model.traits.shift)
             if self.first_from_itself:
-                index.clamp_min_(0)
-            decided = len(at_row)
+                candidates.index.clamp_min_(0)
+            quotas = [self._quota(row) for row in batch]
+            quota = torch.tensor(quotas, device=self.model.device)
+            counts = candidates.counts() if self.recipe.score.draws else []
         self.clock.mark("host", None)
 
         hidden = self.runner.run([r.slot for r in batch], plan, self.recipe.score.mask_token_id if guided else None)
-        logits = self.runner.logits(hidden, at_row, index, self.recipe.cfg_scale) if may_commit else None
+        logits = None
+        if may_commit:
+            logits = self.runner.logits(hidden, candidates.row, candidates.index, self.recipe.cfg_scale)
         interval = self.clock.mark(kind, ids)
         width = max(w.hi - w.lo for w in plan)
         tally = self.shapes.setdefault((kind, width, len(batch)), ShapeTally())
         tally.intervals.append(interval)
-        tally.decided += decided
+        tally.decided += 0 if logits is None else len(logits)
         tally.keys += max(w.visible for w in plan)
         tally.in_flight += len(self.rows)
         for row, window in zip(batch, plan, strict=True):
             row.count(window, "cfg" if guided else None)
 
         if logits is not None:
-            begun = self._decide(batch, plan, logits, columns, candidate, at_row, at_column)
+            generators = [row.generator for row in batch] if self.recipe.score.draws else []
+            proposals = self.recipe.score(logits, generators, counts)
+            begun = self._decide(candidates, proposals, quotas, quota)
             self.clock.mark("sampling", ids)
             for id in begun:
                 self.clock.first_token(id)
@@ -217,6 +218,20 @@ class DecodeLoop:
                 self._close_or_go_on(row, committed=logits is not None)
         self.clock.mark("host", None)
 
+    def _close_ranks(self) -> None:
+        """Move rows into free slots below them: keys and values of neighbours are read in place, others copied at each step."""
+        key_values = self.runner.key_values
+        while key_values is not None and self.rows[-1].slot >= len(self.rows):
+            row = self.rows.pop()
+            target = min(self.free)
+            self.canvas.move(row.slot, target)
+            key_values.move(row.slot, target)
+            self.free.remove(target)
+            self.free.append(row.slot)
+            row.slot = target
+            self.rows.append(row)
+            self.rows.sort(key=lambda r: r.slot)
+
     def _decision_span(self, row: Row, window: Window) -> Span:
         """Columns that compete in this forward."""
         if window.first_only:
@@ -224,71 +239,32 @@ class DecodeLoop:
         whole = self.recipe.left_open and window.lo == 0 and window.hi == row.shape.length
         return Span(0, row.span.hi) if whole else row.span
 
-    def _candidates(self, batch: Sequence[Row], spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
-        """columns: int64 [B, W] of the decision spans; candidate: bool [B, W], still undecided and inside the span."""
-        device = self.canvas.tokens.device
-        if len(batch) == 1:
-            columns = self.runner.arange[None, spans[0].lo : spans[0].hi]
-            return columns, self.canvas.editable[batch[0].slot : batch[0].slot + 1, spans[0].lo : spans[0].hi]
-        numbers = torch.tensor([[r.slot, s.lo, s.hi] for r, s in zip(batch, spans, strict=True)], device=device)
-        slots, lo, hi = numbers.unbind(dim=1)
-        columns = lo[:, None] + self.runner.arange[: max(s.width for s in spans)]
-        columns = torch.where(columns < hi[:, None], columns, self.canvas.dump)
-        return columns, self.canvas.editable[slots[:, None], columns]
-
     def _decide(
-        self,
-        batch: Sequence[Row],
-        plan: Sequence[Window],
-        logits: Tensor,
-        columns: Tensor,
-        candidate: Tensor,
-        at_row: Tensor,
-        at_column: Tensor,
+        self, candidates: Candidates, proposals: Proposals, quotas: Sequence[float], quota: Tensor
     ) -> list[str]:
-        """Score the candidates, let the commit policy choose, write the chosen tokens, and read back what is left.
+        """Let the commit policy choose, write the chosen tokens, and book what that did to each row.
 
         Returns the ids of the rows whose first answer position became final.
         """
-        device = columns.device
-        random = self.recipe.score.temperature > 0 or self.recipe.score.confidence == "random"
-        counts = candidate.sum(dim=1).tolist() if random else []
-        proposals = self.recipe.score(logits, [row.generator for row in batch] if random else [], counts)
-        confidence = torch.full(candidate.shape, float("-inf"), device=device, dtype=proposals.confidence.dtype)
-        confidence[at_row, at_column] = proposals.confidence
-        quotas = [self._quota(row) for row in batch]
-        quota = torch.tensor(quotas, device=device)
+        confidence = candidates.spread(proposals.confidence, float("-inf"))
         chosen = self.recipe.commit.select(confidence, quota)
-        picked = chosen[at_row, at_column]
-        slots = torch.tensor([row.slot for row in batch], device=device)
-        at_slot, at_position = slots[at_row[picked]], columns[at_row[picked], at_column[picked]]
-        self.canvas.tokens[at_slot, at_position] = proposals.token[picked]
-        self.canvas.editable[at_slot, at_position] = False
-
-        block = torch.tensor([[r.slot, r.span.lo, r.span.hi, r.shape.start] for r in batch], device=device)
-        spans = block[:, 1:2] + self.runner.arange[: max(r.span.width for r in batch)]
-        spans = torch.where(spans < block[:, 2:3], spans, self.canvas.dump)
-        left = self.canvas.editable[block[:, :1], spans].sum(dim=1)
-        surest = torch.where(chosen, confidence, float("inf")).amin(dim=1)
-        number = chosen.sum(dim=1)
-        # Equality counts, and ten times the float32 next to 0.1 is a little above 1.
-        guaranteed = (number + 1) * (1 - surest) <= 1 + 1e-6
-        first = ~self.canvas.editable[block[:, 0], block[:, 3]]
-        # One read for all of it: what is left, how many were committed, were they covered, is token one final.
-        read = torch.stack([left, number, guaranteed.to(left.dtype), first.to(left.dtype)], dim=1).tolist()
+        outcomes = candidates.commit(chosen, candidates.spread(proposals.token, 0), confidence)
         begun = []
-        for row, asked, (remaining, committed, covered, first_final) in zip(batch, quotas, read, strict=True):
-            row.open_positions = remaining
-            if committed == 0 and asked >= 1:
+        for row, asked, outcome in zip(candidates.rows, quotas, outcomes, strict=True):
+            row.open_positions -= outcome.within
+            row.newest = outcome.token
+            if outcome.committed == 0 and asked >= 1:
                 # Candidates were there and none could be ranked: NaN compares with nothing, and would loop for ever.
                 row.stop = NOT_FINITE
-            row.guaranteed += committed if covered and self.recipe.score.is_greedy_probability else 0
+            # Equality counts, and ten times the float32 next to 0.1 is a little above 1.
+            if self.recipe.score.is_greedy_probability and (outcome.committed + 1) * (1 - outcome.least) <= 1 + 1e-6:
+                row.guaranteed += outcome.committed
             row.step += 1
-            if first_final and not row.first_committed:
+            if outcome.first_final:
                 row.first_committed = True
                 begun.append(row.id)
-        if any(row.traced for row in batch):
-            self._trace(batch, at_row[picked], at_position, proposals.token[picked], proposals.confidence[picked])
+        if any(row.traced for row in candidates.rows):
+            self._trace(candidates, chosen, proposals)
         return begun
 
     def _quota(self, row: Row) -> float:
@@ -299,10 +275,13 @@ class DecodeLoop:
             return row.quotas[row.step]
         return 0 if self.recipe.bounded else 1
 
-    def _trace(self, batch: Sequence[Row], at_row: Tensor, position: Tensor, token: Tensor, sure: Tensor) -> None:
-        picks = zip(at_row.tolist(), position.tolist(), token.tolist(), sure.tolist(), strict=True)
-        for b, column, id, confidence in picks:
-            row = batch[b]
+    def _trace(self, candidates: Candidates, chosen: Tensor, proposals: Proposals) -> None:
+        picked = chosen[candidates.row, candidates.column]
+        at_row, at_column = candidates.row[picked], candidates.column[picked]
+        position = candidates.columns[at_row, at_column]
+        facts = (at_row, position, proposals.token[picked], proposals.confidence[picked])
+        for b, column, id, confidence in zip(*(fact.tolist() for fact in facts), strict=True):
+            row = candidates.rows[b]
             if row.traced:
                 step = sum(row.forwards.values()) - 1
                 row.trace_commits.append(Commit(step, column, id, confidence))
@@ -335,21 +314,25 @@ class DecodeLoop:
             self._open_block(row)
 
     def _stop_reason(self, row: Row) -> str | None:
-        if self.recipe.stop_at_eos and self.recipe.end_ids:
-            block = self.canvas.tokens[row.slot, row.span.lo : row.span.hi].tolist()
-            if any(token in self.recipe.end_ids for token in block):
+        if self.recipe.stop_at_eos or row.closes is not None:
+            fresh = [row.newest] if row.newest is not None else self._ids(row, row.span)
+            if self.recipe.stop_at_eos and any(token in self.recipe.end_ids for token in fresh):
                 return "eos"
-        if row.closes is not None:
-            begins = max(row.shape.start, row.span.lo - row.reach)
-            if row.closes(self.canvas.tokens[row.slot, begins : row.span.hi].tolist()):
-                return "until"
+            if row.closes is not None:
+                row.closed += fresh
+                if row.closes(row.closed, len(fresh)):
+                    return "until"
         return "length" if row.block + 1 == len(row.blocks) else None
+
+    def _ids(self, row: Row, span: Span) -> list[int]:
+        ids: list[int] = self.canvas.tokens[row.slot, span.lo : span.hi].tolist()
+        return ids
 
     def _residual(self, row: Row) -> int:
         return int(self.canvas.editable[row.slot, row.shape.start : row.decoded_to].sum())
 
     def _window_ids(self, row: Row) -> tuple[int, ...]:
-        return tuple(self.canvas.tokens[row.slot, row.shape.start : row.decoded_to].tolist())
+        return tuple(self._ids(row, Span(row.shape.start, row.decoded_to)))
 
 
 def seed_of(run_seed: int, key: str) -> int:

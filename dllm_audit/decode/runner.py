@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from dllm_audit.models.loading import LoadedModel
 
 
+class _Plan(NamedTuple):
+    """lines: int64 [B * heads * W], where keys are written in a layer's buffer; None for one row, written at `columns`.
+
+    rows: whose keys are seen; of a slice they are read in place, of others they are copied.
+    """
+
+    lines: Tensor | None = None
+    columns: Tensor | slice = slice(0)
+    rows: Tensor | slice = slice(0)
+    alone: bool = True
+    visible: int = 0
+
+
 class KeyValues(Cache):
     """Keys and values of all rows in one static buffer per layer, [S, heads, L+1, head_dim].
 
@@ -32,51 +45,46 @@ class KeyValues(Cache):
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, 2, rows, heads, length + 1, width)
         self.buffer = torch.zeros(shape, device=device, dtype=dtype)
-        self._plan: tuple[Tensor | None, Tensor | slice, bool, int, slice | None] = (
-            None,
-            slice(0),
-            True,
-            0,
-            None,
-        )
+        #: Where the lines of each row and head begin, [rows, heads, 1], when the buffer of a layer is seen as lines.
+        self._lines = torch.arange(0, rows * heads * (length + 1), length + 1, device=device).view(rows, heads, 1)
+        self._plan = _Plan()
 
-    def plan(
-        self,
-        slots: Tensor | None,
-        columns: Tensor | slice,
-        from_start: bool,
-        visible: int,
-        slot: slice | None,
-    ) -> None:
-        """slots: int64 [B] or None for one row given by `slot`; columns: int64 [B, W], or a slice for one row.
+    def plan(self, slots: Sequence[int], at: Tensor | None, columns: Tensor | slice, alone: bool, visible: int) -> None:
+        """Say where the next forward writes, and what it sees.
 
-        As many slots as the buffer has rows must be all of them in order: then it is read in place.
+        slots: of its rows, ascending; at: the same as int64 [B], or None for one row, whose columns are a slice.
+        columns: int64 [B, W]. alone: every window sees itself and nothing else; visible: columns that are seen otherwise.
         """
-        self._plan = (slots, columns, from_start, visible, slot)
+        rows: Tensor | slice = slice(slots[0], slots[0] + len(slots))
+        if at is not None and slots[-1] - slots[0] + 1 > len(slots):
+            rows = at
+        lines = None
+        if not isinstance(columns, slice):
+            lines = (self._lines[rows] + columns[:, None]).reshape(-1)
+        self._plan = _Plan(lines, columns, rows, alone, visible)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         keys, values = self.buffer[layer_idx]
-        slots, columns, from_start, visible, slot = self._plan
-        if slots is None:
-            keys[slot, :, columns] = key_states
-            values[slot, :, columns] = value_states
-            if from_start:
-                return key_states, value_states
-            return keys[slot, :, :visible], values[slot, :, :visible]
-        keys[slots[:, None], :, columns] = key_states.transpose(1, 2)
-        values[slots[:, None], :, columns] = value_states.transpose(1, 2)
-        if from_start:
+        plan = self._plan
+        if plan.lines is None:
+            keys[plan.rows, :, plan.columns] = key_states
+            values[plan.rows, :, plan.columns] = value_states
+        else:
+            width = keys.shape[-1]
+            keys.view(-1, width).index_copy_(0, plan.lines, key_states.reshape(-1, width))
+            values.view(-1, width).index_copy_(0, plan.lines, value_states.reshape(-1, width))
+        if plan.alone:
             return key_states, value_states
-        keys, values = keys[:, :, :visible], values[:, :, :visible]
-        if len(slots) == keys.shape[0]:
-            return keys, values
-        return keys[slots], values[slots]
+        return keys[plan.rows, :, : plan.visible], values[plan.rows, :, : plan.visible]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy what is remembered of row `source` over that of `target`."""
+        self.buffer[:, :, target] = self.buffer[:, :, source]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        _, _, from_start, visible, _ = self._plan
-        return (query_length if from_start else visible), 0
+        return (query_length if self._plan.alone else self._plan.visible), 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
@@ -101,7 +109,7 @@ class ForwardRunner:
     """Runs windows of up to `rows` rows of up to `length` columns through one model.
 
     width: of the cached steps where it never changes, which the model's engine may compile or capture; else None.
-    Rows must be in ascending slot order; a batch that holds every slot reads the key-value buffer without a copy.
+    Rows must be in ascending slot order; a batch of neighbours reads the key-value buffer without a copy.
     """
 
     def __init__(self, model: LoadedModel, canvas: Canvas, cached: bool, width: int | None = None) -> None:
@@ -155,7 +163,7 @@ class ForwardRunner:
         columns = slice(window.lo, window.hi)
         if window.cached:
             assert self.key_values is not None
-            self.key_values.plan(None, columns, _self_contained(window), window.visible, at)
+            self.key_values.plan([slot], None, columns, _self_contained(window), window.visible)
         return self.canvas.tokens[at, columns], self.arange[None, columns], None
 
     def _many_rows(self, slots: Sequence[int], windows: Sequence[Window]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -174,7 +182,7 @@ class ForwardRunner:
         from_start = all(_self_contained(w) for w in windows)
         if windows[0].cached:
             assert self.key_values is not None
-            self.key_values.plan(at, columns, from_start, widest, None)
+            self.key_values.plan(slots, at, columns, from_start, widest)
         keys = width if from_start else widest
         if all(w.visible == keys for w in windows) or windows[0].attention == "causal":
             # Causal windows start at column 0 with padding on the right, which no earlier query can see.

@@ -42,6 +42,11 @@ class Score:
     compat: bool = False
 
     @property
+    def draws(self) -> bool:
+        """Whether anything is drawn at random, from the generator of each row."""
+        return self.temperature > 0 or self.confidence == "random"
+
+    @property
     def is_greedy_probability(self) -> bool:
         """Whether confidences are the probabilities of argmax tokens, as Theorem 1 of Fast-dLLM supposes."""
         return self.confidence == "probability" and self.temperature == 0

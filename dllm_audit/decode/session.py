@@ -12,6 +12,7 @@ import torch
 from dllm_audit.decode.limits import Fault, fault_of, rows_that_fit
 from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
+from dllm_audit.decode.stops import StopStrings
 from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, join_logs, shapes_so_far
 from dllm_audit.errors import AuditError, DeviceError, Interrupted, ModelError, OutOfMemory, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, Stopwatch, timer_for
@@ -109,6 +110,7 @@ class RecipeSession:
         self.seed = seed
         #: So many rows are known to fit into memory, once more did not.
         self._most_rows: int | None = None
+        self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
 
     def generate(
         self,
@@ -331,7 +333,8 @@ class RecipeSession:
             row = self._row_input(request, prepared.recipe, prepared.gen_length)
             clock.mark("tokenise", [request.id])
             seed = seed_of(self.seed, request.key or request.id)
-            yield Job(request.id, row, seed, traced, *self._closes(request.until))
+            stops = self._stops(request.until)
+            yield Job(request.id, row, seed, traced, stops.close if stops else None)
 
     def _row_input(self, request: Request, recipe: Recipe, gen_length: int) -> RowInput:
         prompt = request.prompt_ids if request.prompt_ids is not None else self.encode(request.prompt or "")
@@ -349,63 +352,27 @@ class RecipeSession:
         """Token ids of `text`, see `encode_text`."""
         return encode_text(self.model, text, continues)
 
-    def _stops(self, until: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
-        """`until` as texts and ids: a stop string that is a special token never shows in text, so it stops by its id."""
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            return (), frozenset()
-        special = {
-            str(token): number
-            for number, token in tokenizer.added_tokens_decoder.items()
-            if token.special and str(token) in until
-        }
-        return tuple(stop for stop in until if stop not in special), frozenset(special.values())
-
-    def _closes(self, until: Sequence[str]) -> tuple[Callable[[Sequence[int]], bool] | None, int]:
-        """The check for stop strings and how many tokens before a new block it must see."""
-        tokenizer = self.model.tokenizer
-        texts, ids = self._stops(until)
-        if tokenizer is None or not (texts or ids):
-            return None, 0
-        # A stop string spans at most as many tokens as it has bytes.
-        reach = max((len(text.encode()) for text in texts), default=0)
-
-        def closes(tail: Sequence[int]) -> bool:
-            if any(token in ids for token in tail):
-                return True
-            text = str(tokenizer.decode(list(tail), skip_special_tokens=True)) if texts else ""
-            return any(stop in text for stop in texts)
-
-        return closes, reach
+    def _stops(self, until: Sequence[str]) -> StopStrings:
+        """The stop strings, made once: they remember which tokens can complete one."""
+        key = tuple(until)
+        if key not in self._stop_strings:
+            self._stop_strings[key] = StopStrings(self.model.tokenizer, key)
+        return self._stop_strings[key]
 
     def _answer(self, prepared: Prepared, finished: Finished) -> tuple[str | None, tuple[int, ...], str]:
         """Text and ids of the answer, cut at end-of-text and at the first stop string, and why it ended."""
-        recipe = prepared.recipe
-        texts, stop_ids = self._stops(prepared.request.until)
-        ids = finished.window_ids
-        ends = {*recipe.end_ids, *stop_ids}
-        cut = next((i for i, token in enumerate(ids) if token in ends), None)
-        answer = ids if cut is None else ids[:cut]
-        mask = recipe.score.mask_token_id
+        recipe, stops = prepared.recipe, self._stops(prepared.request.until)
+        answer: Sequence[int] = finished.window_ids
         stop = finished.row.stop or "length"
+        cut = next((i for i, token in enumerate(answer) if token in recipe.end_ids or token in stops.ids), None)
         if cut is not None:
-            stop = "eos" if ids[cut] in recipe.end_ids else "until"
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            return None, tuple(i for i in answer if i != mask), stop
-
-        def decode(part: Sequence[int]) -> str:
-            return str(tokenizer.decode(list(part), skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-        text = decode(answer)
-        found = [at for at in (text.find(s) for s in texts) if at >= 0]
-        if found:
-            text, stop = text[: min(found)], "until"
-            low, high = 0, len(answer)
-            while low < high:
-                middle = (low + high + 1) // 2
-                low, high = (middle, high) if len(decode(answer[:middle])) <= len(text) else (low, middle - 1)
-            answer = answer[:low]
+            stop = "eos" if answer[cut] in recipe.end_ids else "until"
+            answer = answer[:cut]
+        text = None
+        if self.model.tokenizer is not None:
+            text, answer, found = stops.cut(answer)
+            stop = "until" if found else stop
+        mask = recipe.score.mask_token_id
         return text, tuple(i for i in answer if i != mask), stop
 
 

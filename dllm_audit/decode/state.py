@@ -67,6 +67,11 @@ class Canvas:
         self.editable[slot, : len(ids)] = editable.to(self.tokens.device)
         self.given[slot, : len(ids)] = ~editable.to(self.tokens.device)
 
+    def move(self, source: int, target: int) -> None:
+        """Copy row `source` over row `target`."""
+        for part in (self.tokens, self.editable, self.given):
+            part[target] = part[source]
+
 
 @dataclass(frozen=True)
 class RowInput:
@@ -92,8 +97,11 @@ class Row:
     blocks: Sequence[Span]
     generator: Generator | None
     traced: bool
-    closes: Callable[[Sequence[int]], bool] | None = None
-    reach: int = 0
+    closes: Callable[[Sequence[int], int], bool] | None = None
+    #: Tokens of the blocks that are closed, as they were then; kept where stop strings are looked for.
+    closed: list[int] = field(default_factory=list)
+    #: The token that the last step committed, where it had one position to decide.
+    newest: int | None = None
     block: int = 0
     pending: Window | None = None
     quotas: tuple[float, ...] = ()

@@ -186,3 +186,21 @@ def test_a_bidirectional_model_with_a_shifted_head_can_begin_without_a_prompt_be
     for id in ("one", "some"):
         alone, _ = generate(name, [r for r in requests if r.id == id], {"gen_length": 9, "threshold": 0.5})
         assert together[id].output_ids == alone[id].output_ids
+
+
+@pytest.mark.parametrize("name", ["dualcache", "ar"])
+def test_rows_move_up_when_one_before_them_has_ended(name, monkeypatch):
+    """So that the keys of those still there are read in place: copying them would be paid for at every step."""
+    requests = [Request(str(n), prompt_ids=(5, 6 + n), settings={"gen_length": g}) for n, g in enumerate((4, 20, 8, 24))]
+    alone = {}
+    for request in requests:
+        alone |= generate(name, [request], {})[0]
+    slots_of = []
+    inner = ForwardRunner.run
+    monkeypatch.setattr(
+        ForwardRunner, "run", lambda self, slots, *rest: slots_of.append(list(slots)) or inner(self, slots, *rest)
+    )
+    together, _ = generate(name, requests, {}, 4)
+    assert {id: facts(r) for id, r in together.items()} == {id: facts(r) for id, r in alone.items()}
+    assert all(slots == list(range(len(slots))) for slots in slots_of)
+    assert {len(slots) for slots in slots_of} == {1, 2, 3, 4}

@@ -50,7 +50,8 @@ def test_a_row_reads_its_own_keys_when_one_before_it_has_ended(name, monkeypatch
     )
     fixed, _ = decode(name, "fixed", 8, given, requests)
     assert facts(fixed) == facts(eager)
-    assert any(4 < len(slots) < 8 and slots[-1] >= len(slots) for slots in with_gaps)
+    # Rows move up when one before them has ended, so only forwards of some of them have gaps.
+    assert any(slots[-1] >= len(slots) for slots in with_gaps) == name.startswith("block")
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 5])
