@@ -1,7 +1,9 @@
 """The report in a real browser: nothing sticks out, nothing is loaded, nothing is complained about."""
 
+import json
 import shutil
 
+import duckdb
 import pytest
 
 from dllm_audit.claims.registry import Registry, load_claims
@@ -103,6 +105,59 @@ def test_no_option_of_a_command_is_broken_over_two_lines(page):
     )
     assert page.locator("#checks pre .nobreak").count() > 10
     assert broken == 0
+
+
+HOSTILE = (
+    "\"><script>window.ran = 1</script><img src='https://example.org/x.png' onerror='window.ran = 2'>"
+    "<svg onload='window.ran = 3'><a href='javascript:window.ran = 4'></style></title>\u202e\x00&lt;" + "w" * 80
+)
+
+
+@pytest.fixture(scope="module")
+def hostile_file(results, tmp_path_factory):
+    """A report in which every text that a user, a model, a plugin or a claim gives wants to take over the page."""
+    folder = tmp_path_factory.mktemp("hostile")
+    database, path = folder / "results.duckdb", folder / "report.html"
+    shutil.copy(results, database)
+    columns = {
+        "runs": ("backend", "provenance", "fidelity", "model", "task"),
+        "requests": ("prompt", "text", "stop", "error_type", "error_message"),
+        "answers": ("task", "filter", "metric", "response", "target"),
+        "metrics": ("task", "filter", "metric"),
+    }
+    with duckdb.connect(str(database)) as connection:
+        for table, names in columns.items():
+            changes = ", ".join(f"{name} = {name} || $hostile" for name in names)
+            connection.execute(f"UPDATE {table} SET {changes}", {"hostile": HOSTILE})
+        for run_id, *texts in connection.execute("SELECT run_id, settings, manifest FROM runs").fetchall():
+            settings, manifest = (json.loads(text) | {HOSTILE: HOSTILE} for text in texts)
+            manifest |= {"notes": [HOSTILE], "environment": {**manifest.get("environment", {}), HOSTILE: HOSTILE}}
+            connection.execute(
+                "UPDATE runs SET settings = ?, manifest = ? WHERE run_id = ?",
+                [json.dumps(settings), json.dumps(manifest), run_id],
+            )
+    first = load_claims().claims[0]
+    source = first.source.model_copy(update={"title": HOSTILE, "identifier": HOSTILE, "locator": HOSTILE})
+    claim = first.model_copy(update={"statement": HOSTILE, "vendor": HOSTILE, "system": HOSTILE, "source": source})
+    with Store.open(database) as store:
+        path.write_text(render(gather(store, Registry([claim], []))), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_text_that_wants_to_take_over_the_page_is_only_text(browser, hostile_file, width):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    requested, complaints = [], []
+    page.on("request", lambda asked: requested.append(asked.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.goto(hostile_file.as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("window.ran") is None
+    assert page.locator("script, img, iframe, object, [onload], [onerror], a[href^='javascript']").count() == 0
+    assert requested == [hostile_file.as_uri()]
+    assert complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.close()
 
 
 def test_the_style_sheet_is_let_through_by_the_policy(page):
