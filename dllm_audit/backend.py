@@ -179,6 +179,23 @@ class LikelihoodBackend(Protocol):
         """A session that scores with `settings`."""
 
 
+@runtime_checkable
+class ForesightedBackend(Protocol):
+    """What a backend may have beside `Backend` to find out, before anything is loaded, what would fail every request."""
+
+    def check_settings(
+        self,
+        given: Mapping[str, Any],
+        traits: ModelTraits,
+        task_gen_length: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Raise SettingError where a model with `traits` decodes no request with these settings. See `Backend.resolve`."""
+
+    def check_likelihoods(self, given: Mapping[str, Any], traits: ModelTraits) -> None:
+        """The same for log-likelihoods."""
+
+
 def likelihoods_of(backend: Backend) -> LikelihoodBackend:
     """The side of `backend` that states log-likelihoods, or a UsageError where it has none."""
     if isinstance(backend, LikelihoodBackend):
@@ -254,6 +271,18 @@ class RecipeBackend:
             defaults=defaults,
         )
 
+    def check_settings(
+        self,
+        given: Mapping[str, Any],
+        traits: ModelTraits,
+        task_gen_length: int | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        from dllm_audit.decode.recipe import check_window
+
+        settings = self.resolve(given, traits, task_gen_length, defaults).settings
+        check_window(self.make_recipe(settings, traits), settings.gen_length, traits)
+
     def open(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> Session:
         from dllm_audit.decode.session import RecipeSession
 
@@ -277,6 +306,11 @@ class RecipeBackend:
         # What does not fit together is refused here, before anything is loaded.
         LikelihoodSettings(**resolution.as_dict())
         return resolution
+
+    def check_likelihoods(self, given: Mapping[str, Any], traits: ModelTraits) -> None:
+        from dllm_audit.decode.likelihood import check_model
+
+        check_model(traits, LikelihoodSettings(**self.resolve_likelihoods(given).as_dict()))
 
     def open_likelihoods(self, model: LoadedModel, settings: Mapping[str, Any], seed: int = 0) -> LikelihoodSession:
         from dllm_audit.decode.questions import QuestionSession

@@ -43,7 +43,7 @@ class Setting:
                 f"{'above' if self.open_minimum else 'at least'} {self.minimum:g}."
             )
         if self.maximum is not None and parsed > self.maximum:
-            raise SettingError(f"Setting {self.name}={value} is too large: it must be at most {self.maximum:g}.")
+            raise SettingError(f"Setting {self.name}={value} is too large: it must be at most {self.maximum:,.12g}.")
         return parsed
 
     def _convert(self, value: Any) -> Any:
@@ -76,11 +76,20 @@ class Setting:
 
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
+#: Hours of one answer on any device; a number above it is a slip of the keyboard.
+MOST_STEPS = 1_000_000
+
 SETTINGS: tuple[Setting, ...] = (
     Setting("gen_length", int, "Positions to generate.", minimum=1),
     Setting("block_length", int, "Positions per block; blocks are decoded left to right.", minimum=1),
-    Setting("steps", int, "Denoising steps over all blocks; divides by the number of blocks.", minimum=1),
-    Setting("steps_per_block", int, "Denoising steps of each block.", minimum=1),
+    Setting(
+        "steps",
+        int,
+        "Denoising steps over all blocks; divides by the number of blocks.",
+        minimum=1,
+        maximum=MOST_STEPS,
+    ),
+    Setting("steps_per_block", int, "Denoising steps of each block.", minimum=1, maximum=MOST_STEPS),
     Setting("tokens_per_step", int, "Tokens committed per step (fixed-k).", minimum=1),
     Setting(
         "threshold",

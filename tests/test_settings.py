@@ -170,6 +170,7 @@ def test_a_value_is_read_from_text_or_json(name, value, parsed):
         ("gen_length", 0, "Setting gen_length=0 is too small: it must be at least 1."),
         ("gen_length", "-5", "Setting gen_length=-5 is too small: it must be at least 1."),
         ("steps", 0, "Setting steps=0 is too small: it must be at least 1."),
+        ("steps", 10**9, "Setting steps=1000000000 is too large: it must be at most 1,000,000."),
         ("threshold", 1.01, "Setting threshold=1.01 is too large: it must be at most 1."),
         ("threshold", -0.1, "Setting threshold=-0.1 is too small: it must be at least 0."),
         ("factor", 0, "Setting factor=0 is too small: it must be above 0."),

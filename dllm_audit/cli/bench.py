@@ -66,13 +66,13 @@ LEAST_REQUESTS, QUEUEING_REQUESTS = 8, 32
 )
 @click.option(
     "--requests",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=100_000),
     help=f"Requests of each cell [default: twice the concurrency, at least {LEAST_REQUESTS}; {QUEUEING_REQUESTS} where "
     "they queue].",
 )
 @load_options
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each cell, interleaved."
+    "--repeats", type=click.IntRange(min=1, max=1000), default=3, show_default=True, help="Runs of each cell, interleaved."
 )
 @click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
 @roofline_option
@@ -129,7 +129,7 @@ def command(
     from dllm_audit.analysis.repeats import group_repeats
     from dllm_audit.analysis.summary import summarise
     from dllm_audit.evaluate.bench import SpeedWork, speed_task_name
-    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, resumed, shown_command
+    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, check_plan, resumed, shown_command
     from dllm_audit.store.database import Store
 
     sides: list[tuple[Choice, Sequence[str]]] = [(choice, ["candidate"]) for choice in choices]
@@ -150,6 +150,7 @@ def command(
         return out
 
     plan = balanced_order([cells(repeat) for repeat in range(repeats)])
+    check_plan(plan)
     conditions = Conditions(
         command=shown_command(["dllm-audit", *sys.argv[1:]]),
         device=device,

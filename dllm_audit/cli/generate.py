@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dllm_audit.analysis.plain import one_line
+from dllm_audit.backend import ForesightedBackend
 from dllm_audit.cli.opening import choose, installed, load, spare_threads
 from dllm_audit.cli.options import check_engine, engine_options, given_settings, json_option, setting_options
 from dllm_audit.cli.requests import ids_of, read_requests, text_of
@@ -72,6 +73,9 @@ def command(
     settings = given_settings(options)
     choice.backend.resolve(settings, traits=choice.source.traits)
     if prompt is not None:
+        # Lines of a file bring settings of their own.
+        if isinstance(choice.backend, ForesightedBackend):
+            choice.backend.check_settings(settings, choice.source.traits)
         line = Request("prompt", prompt=_unescape(prompt), suffix=None if suffix is None else _unescape(suffix))
         asked: list[tuple[Any, Request | Failure]] = [("prompt", line)]
     else:

@@ -149,7 +149,7 @@ def command(
     arms = arms_of(factorial, choices, variants, plugins)
 
     click.echo("Loading tasks ...", err=True)
-    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, resumed, shown_command
+    from dllm_audit.evaluate.execution import Cell, Conditions, balanced_order, check_plan, resumed, shown_command
     from dllm_audit.evaluate.loading import load_tasks
     from dllm_audit.evaluate.prompts import asks_for_likelihoods
 
@@ -161,7 +161,7 @@ def command(
         prompted += asked(study, name, loaded, num_fewshot, allow_code_execution)
     scored = {name: asks_for_likelihoods(task) for name, task in loaded_tasks.items()}
     for variant in variants:
-        check_against_tasks(every, variant, scored)
+        check_against_tasks(every, variant, scored, plugins.backends)
     check_loads(arrivals, scored)
     if factorial is not None and any(scored.values()):
         raise UsageError(f"--factorial is about decoding text, and {' and '.join(scored)} has given answers scored.")
@@ -189,6 +189,7 @@ def command(
     turns = [prompted] if templates is None else [[one] for one in prompted]
     plan = balanced_order([cells(repeat, some) for repeat in range(repeats) for some in turns])
     check_study(study, plan, mode)
+    check_plan(plan)
     if dry_run:
         from dllm_audit.cli.planning import show_plan
 

@@ -232,6 +232,28 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
     )
 
 
+def check_window(recipe: Recipe, gen_length: int, traits: ModelTraits) -> None:
+    """Raise SettingError where no prompt, however long, lets the recipe decode a window of `gen_length`."""
+    if gen_length > traits.max_positions:
+        raise SettingError(
+            f"gen_length={gen_length} is more than the {traits.max_positions} positions that the model was made for, and the "
+            "prompt comes on top. Lower it."
+        )
+    # On an absolute grid the blocks of a window, and so whether steps divide by them, depend on where the prompt ends.
+    order = recipe.order
+    refused: SettingError | None = None
+    for start in range(1 if order.aligned == "prompt" else min(order.block_length or 1, traits.max_positions)):
+        blocks = order.spans(start, start + gen_length)
+        try:
+            recipe.schedule.steps_of(blocks[0], len(blocks))
+        except SettingError as error:
+            refused = refused or error
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
 def _as_fast_dllm_runs_dream(settings: DecodeSettings, cache: CachePolicy) -> CachePolicy:
     """The cache of Fast-dLLM's program for Dream. Raises SettingError for what that program does not do."""
     if settings.compat != "fast-dllm":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shlex
 import signal
@@ -18,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from dllm_audit import __version__
 from dllm_audit.backend import Backend
 from dllm_audit.decode.tally import join_logs, shapes_since
-from dllm_audit.errors import Interrupted
+from dllm_audit.errors import Interrupted, SettingError
 from dllm_audit.evaluate.bench import SpeedWork
 from dllm_audit.evaluate.library import LibraryObservations, is_comparable
-from dllm_audit.evaluate.prompts import TaskItem, chat_template_of
+from dllm_audit.evaluate.prompts import TaskItem, chat_template_of, first_item
 from dllm_audit.evaluate.scoring import score
-from dllm_audit.evaluate.work import Decoding, Scoring, stored_beside, work_of
+from dllm_audit.evaluate.work import Decoding, Scoring, check_work, stored_beside, work_of
 from dllm_audit.measure.books import close_books
 from dllm_audit.measure.energy import EnergySource, find_energy_source
 from dllm_audit.measure.environment import at, code_commit, describe, file_sha256, readings
@@ -110,6 +111,23 @@ def balanced_order(cells_by_repeat: Sequence[Sequence[Cell]]) -> list[Cell]:
         for number, cells in enumerate(cells_by_repeat)
         for cell in (cells if number % 2 == 0 else list(reversed(cells)))
     ]
+
+
+def check_plan(plan: Sequence[Cell]) -> None:
+    """Raise UsageError for the first cell of which every request would fail, as far as that shows before a model is loaded.
+
+    So does a task that cannot be rendered.
+    """
+    first: dict[int, Any] = {}
+    for cell in plan:
+        if id(cell.task) not in first:
+            first[id(cell.task)] = None if isinstance(cell.task, SpeedWork) else first_item(cell.task)
+        try:
+            check_work(cell.backend, cell.source.traits, cell.given, cell.task, first[id(cell.task)])
+        except SettingError as error:
+            if len({other.backend.name for other in plan}) == 1:
+                raise
+            raise SettingError(f"{cell.backend.name}: {error}") from error
 
 
 def execute(
@@ -578,13 +596,25 @@ def resumed(conditions: Conditions, store: Store) -> Conditions:
 
 
 def _words(command: str) -> list[str]:
-    """A stored command without what resumes it; a damaged one as it is."""
+    """A stored command without what resumes it and where it stores; a damaged one as it is."""
     try:
-        return [word for word in shlex.split(command) if word != "--resume"]
+        words = shlex.split(command)
     except ValueError:
         return [command]
+    # Before the results file is there its name may have a folder that it does not have later.
+    return [
+        word
+        for before, word in zip(["", *words], words, strict=False)
+        if word not in ("--resume", "--db") and before != "--db" and not word.startswith("--db=")
+    ]
 
 
 def shown_command(arguments: Sequence[str]) -> str:
     """The command line as typed, with folders reduced to their names so that a stored command names no machine."""
-    return shlex.join(Path(a).name if "/" in a and Path(a).exists() else a for a in arguments)
+    return shlex.join(map(_without_folders, arguments))
+
+
+def _without_folders(argument: str) -> str:
+    option, equals, values = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    shown = [Path(v).name or v if os.path.isabs(v) or os.path.exists(v) else v for v in values.split(",")]
+    return option + equals + ",".join(shown)

@@ -95,6 +95,12 @@ def build_questions(
     return _rendered(_questions, task, tokenizer, chat_template, limit)
 
 
+def first_item(task: Any) -> TaskPrompt | TaskQuestion:
+    """What a task asks first, without a chat template. Raises TaskError where it asks nothing that can be rendered."""
+    build = build_questions if asks_for_likelihoods(task) else build_prompts
+    return build(task, None, False, 1)[0]
+
+
 Item = TypeVar("Item", bound=TaskItem)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dllm_audit.backend import likelihoods_of
+from dllm_audit.backend import ForesightedBackend, likelihoods_of
 from dllm_audit.errors import UsageError
 from dllm_audit.evaluate.bench import BENCH_DEFAULTS, SpeedWork
 from dllm_audit.evaluate.prompts import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dllm_audit.decode.tally import OnShapes
     from dllm_audit.evaluate.scoring import Answer
     from dllm_audit.models.loading import LoadedModel
+    from dllm_audit.models.traits import ModelTraits
     from dllm_audit.records import EngineLog, Failure, Generation, ScoredAnswer
     from dllm_audit.settings import Resolution
 
@@ -118,6 +119,21 @@ def work_of(
         )
     prompts = build_prompts(task, model.tokenizer, chat_template, limit)
     return _decoding(backend, prompts, given, model, seed, RUN_DEFAULTS)
+
+
+def check_work(backend: Backend, traits: ModelTraits, given: Mapping[str, Any], task: Any, first: Any) -> None:
+    """Raise SettingError where `backend` could answer nothing of `task`, as far as that shows before a model is loaded.
+
+    given: the settings as typed. first: the first item of a task of lm-eval's, see `prompts.first_item`.
+    """
+    if not isinstance(backend, ForesightedBackend):
+        return
+    if isinstance(task, SpeedWork):
+        backend.check_settings(given, traits, None, BENCH_DEFAULTS)
+    elif asks_for_likelihoods(task):
+        backend.check_likelihoods(given, traits)
+    else:
+        backend.check_settings({**first.request(given).settings, **given}, traits, None, RUN_DEFAULTS)
 
 
 def _decoding(

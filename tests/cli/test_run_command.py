@@ -413,6 +413,31 @@ def test_wrong_use_is_a_sentence_with_status_2_before_anything_is_decoded(call, 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dualcache", "--entropy-bound", "0.1", "--confidence", "margin"], "entropy_bound adds up entropies, and confidence=margin gives none. Use confidence=entropy, or leave it out."),
+        (["dualcache", "--threshold", "0.9", "--confidence", "entropy"], "A threshold or factor needs a confidence between 0 and 1, and confidence=entropy is not. Use confidence=probability or margin, or drop the threshold."),
+        (["dualcache", "--mask-token-id", "99999"], "mask_token_id=99999 is outside this model's vocabulary of 438 tokens."),
+        (["ar", "--eos-token-id", "99999"], "End-of-text id 99999 is outside this model's vocabulary of 438 tokens."),
+        (["uncached", "--compat", "llada", "--steps", "1000000000"], "Setting steps=1000000000 is too large: it must be at most 1,000,000."),
+        (["dualcache", "--steps", "7"], "steps=7 does not divide by the 2 blocks of this window. Use a multiple of 2, or say steps_per_block or tokens_per_step."),
+        (["dualcache", "--gen-length", "5000"], "gen_length=5000 is more than the 4096 positions that the model was made for, and the prompt comes on top. Lower it."),
+        (["block", "--block-length", "3"], "block_length=3 does not divide the blocks of 8 that this model was trained with, so a block would reach across two of them. Use 8 or a divisor of it."),
+        (["uncached,dualcache", "--compat", "llada"], "dualcache: compat=llada is the original LLaDA program, which has no cache: use the backend 'uncached'."),
+        (["dualcache,prefixcache", "--cfg-scale", "1"], "'dualcache' and 'prefixcache' cannot decode text with cfg_scale, which is there for log-likelihoods alone, and gsm_mini asks for text. Use 'uncached', or leave it out."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_settings_that_fail_every_request_are_refused_before_a_model_is_loaded(
+    call, database, monkeypatch, arguments, message
+):
+    """They once made runs in which nothing was answered."""
+    monkeypatch.setattr("dllm_audit.models.loading.load_model", None)
+    assert wrong(call, "--task", "gsm_mini", "--backend", *arguments) == message
+    assert not database.exists()
+
+
+@pytest.mark.parametrize(
     "option", [["--limit", "0"], ["--limit", "-3"], ["--limit", "x"], ["--repeats", "0"], ["--num-fewshot", "-1"]]
 )
 def test_a_number_out_of_range_is_refused_by_its_option(call, option, database):

@@ -126,12 +126,12 @@ def test_a_dry_run_says_how_requests_would_come(call):
 
 
 def test_documents_that_are_all_too_long_are_a_failed_run_with_the_reason_said_once(call, stored):
-    status, out, err = call("--backend", "ar", "--task", "gsm_mini", "--limit", "3", "--gen-length", "5000")
+    status, out, err = call("--backend", "ar", "--task", "gsm_mini", "--limit", "3", "--gen-length", "4090")
     assert status == 3
     assert "0/3" in out
     ((summary, _),) = stored()
     assert (
-        f"No request of {summary.run_id} could be decoded: The prompt of 35 tokens plus gen_length=5000 is 5035 positions, but "
+        f"No request of {summary.run_id} could be decoded: The prompt of 35 tokens plus gen_length=4090 is 4125 positions, but "
         "the model was made for 4096. Shorten the prompt (fewer few-shot examples) or lower gen_length.\n"
         "3 requests failed; they count as failures, not as wrong answers. See: dllm-audit show RUN\n"
     ) in err

@@ -20,6 +20,7 @@ from dllm_audit import (
     end_token_ids,
 )
 from dllm_audit.decode.order import Span
+from dllm_audit.decode.recipe import check_window
 from dllm_audit.errors import SettingError
 from dllm_audit.models.traits import ModelTraits
 from dllm_audit.plugins import load_plugins
@@ -275,6 +276,25 @@ def test_a_block_diffusion_model_is_decoded_on_its_own_grid():
     traits = ModelTraits("llama-block", "block", 0, 128, 4096, mask_token_id=126, block_length=8)
     assert recipe(BlockExactCache(), traits).order.aligned == "absolute"
     assert recipe(DualCache()).order.aligned == "prompt"
+
+
+def test_steps_are_refused_beforehand_where_they_fit_no_prompt():
+    """Sixteen positions on a grid of eight are two blocks, or three where the prompt ends within one."""
+    traits = ModelTraits("llama-block", "block", 0, 128, 4096, mask_token_id=126, block_length=8)
+    for steps in (4, 6, 9):
+        check_window(recipe(BlockExactCache(), traits, block_length=8, steps=steps), 16, traits)
+    with pytest.raises(SettingError, match=r"^steps=7 does not divide by the 2 blocks of this window\."):
+        check_window(recipe(BlockExactCache(), traits, block_length=8, steps=7), 16, traits)
+
+
+def test_a_window_longer_than_the_models_positions_is_refused_beforehand():
+    traits = ModelTraits("llada", "bidirectional", 0, 128, 64, mask_token_id=126)
+    check_window(recipe(DualCache(), traits), 64, traits)
+    with pytest.raises(SettingError) as error:
+        check_window(recipe(DualCache(), traits), 65, traits)
+    assert str(error.value) == (
+        "gen_length=65 is more than the 64 positions that the model was made for, and the prompt comes on top. Lower it."
+    )
 
 
 @pytest.mark.parametrize("block_length", [3, 16])
