@@ -110,18 +110,13 @@ class Strength:
         if figure.value is None:
             return figure.reason
         tokens = "the same tokens" if self.same_tokens else "not always the same tokens"
-        said = f"it runs at {figure.value:.2f}x the speed of transformers' generate ({_ends(figure)}; {tokens})"
         limit = f"{MATERIALLY_SLOWER:g}x"
+        where = f", not below {limit}"
         if self.slower_than_generate:
-            return f"{said}, materially slower: the whole interval lies below {limit}"
-        if not self.undecided_beside_generate:
-            return f"{said}, not materially slower: the whole interval lies from {limit} up"
-        where = (
-            f"the interval lies on both sides of {limit}"
-            if figure.has_interval
-            else f"without an interval beside {limit}"
-        )
-        return f"{said}, and whether it is materially slower cannot be told: {where}"
+            where = f", all below {limit}: materially slower"
+        elif self.undecided_beside_generate:
+            where = f", on both sides of {limit}" if figure.has_interval else ""
+        return f"it runs at {figure.value:.2f}x the speed of transformers' generate ({_ends(figure)}{where}; {tokens})"
 
     def _against_the_bound(self) -> str:
         figure = self.share

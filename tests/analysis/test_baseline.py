@@ -44,8 +44,8 @@ def test_a_baseline_that_generate_outruns_in_every_turn_is_weak(add):
     assert found.generate.value == pytest.approx(0.5)
     assert found.verdict == "weak"
     assert found.sentence == (
-        "The baseline is weak: it runs at 0.50x the speed of transformers' generate (0.50 to 0.50; the same tokens), "
-        "materially slower: the whole interval lies below 0.95x."
+        "The baseline is weak: it runs at 0.50x the speed of transformers' generate (0.50 to 0.50, all "
+        "below 0.95x: materially slower; the same tokens)."
     )
     assert found.sample == "4 prompts, up to 64 new tokens, 5 turns each, transformers 5.24.0"
     assert found.as_dict()["weak_baseline"] is True
@@ -56,7 +56,7 @@ def test_a_baseline_that_generate_outruns_by_two_per_cent_is_not_weak(add):
     assert found.generate.high < 1
     assert found.verdict == "not weak"
     assert found.as_dict()["weak_baseline"] is False
-    assert "not materially slower: the whole interval lies from 0.95x up" in found.sentence
+    assert "(0.98 to 0.98, not below 0.95x; the same tokens)" in found.sentence
 
 
 def test_a_baseline_that_generate_outruns_by_more_than_a_twentieth_is_weak(add):
@@ -71,7 +71,7 @@ def test_turns_on_both_sides_of_materially_slower_leave_it_undecided(add):
     assert found.verdict == "undecided"
     assert found.as_dict()["weak_baseline"] is None
     assert found.sentence.startswith("Whether the baseline is weak is undecided: it runs at 0.98x")
-    assert "cannot be told: the interval lies on both sides of 0.95x" in found.sentence
+    assert ", on both sides of 0.95x; the same tokens)" in found.sentence
 
 
 def test_too_few_turns_for_an_interval_leave_it_undecided(add):

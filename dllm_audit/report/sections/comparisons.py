@@ -23,6 +23,12 @@ class PairRow:
     comparison: Comparison
     differences: tuple[DifferenceRow, ...]
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """The caveats that its verdict does not say already."""
+        verdict = self.comparison.verdict.casefold()
+        return tuple(text for text in self.comparison.caveats if text.rstrip(".").casefold() not in verdict)
+
 
 @dataclass(frozen=True)
 class DifferenceRow:
@@ -47,7 +53,11 @@ class ControlRow:
     def meaning(self) -> str:
         """What the control says of every other ratio; empty where it has no ratio."""
         noise = noise_words(self.speed, self.speed.value) if self.speed.value is not None else ""
-        return f"So much the machine makes up by itself: of other runs too, {noise}." if noise else ""
+        return (
+            f"What a control differs from 1 by, the machine makes up by itself: of other runs, {noise}."
+            if noise
+            else ""
+        )
 
     @property
     def factor(self) -> float:

@@ -53,11 +53,6 @@ def task_findings(
     unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
     if unfinished:
         sentences.append(f"Unfinished: {listed(unfinished)}. What is missing is in no figure.")
-    if any(row.pace.has_interval and len(row.group.summaries) == 1 for row in timed):
-        sentences.append(
-            "Intervals of speed are over the requests of one run each: they cover which requests were drawn, not how "
-            "speed varies from run to run."
-        )
     headline = NO_QUALITY if speed_alone(rows[0].summary.run) else _task_headline(pairs, rows)
     if all(row.summary.likelihoods is not None for row in rows):
         headline = headline.replace("autoregressive decoding", "the autoregressive model")

@@ -59,22 +59,27 @@ def _overall(tasks: Sequence[TaskSection]) -> str:
     tasks = [task for task in tasks if not task.speed_alone]
     if not tasks:
         return NO_QUALITY
+    tasks, every = [task for task in tasks if any(pair.against == AGAINST_AR for pair in task.pairs)], len(tasks)
     pairs = [pair for task in tasks for pair in task.pairs if pair.against == AGAINST_AR]
     if not pairs:
         return "Nothing was compared with autoregressive decoding yet."
+    # A task without an autoregressive baseline cannot win or lose.
+    which = "" if len(tasks) == every else f" with an autoregressive baseline ({listed([task.name for task in tasks])})"
+    many = f"{len(tasks)} tasks" if len(tasks) > 1 else "1 task"
     winning = [
         task.name
         for task in tasks
         if any(p.comparison.faster_and_not_worse for p in task.pairs if p.against == AGAINST_AR)
     ]
     if winning:
+        with_baseline = " with an autoregressive baseline" if which else ""
         return (
-            f"On {len(winning)} of {len(tasks)} tasks ({listed(winning)}) a diffusion run was faster than "
-            "autoregressive decoding and not worse."
+            f"On {len(winning)} of {many}{with_baseline} ({listed(winning)}) a diffusion run was faster than autoregressive "
+            "decoding and not worse."
         )
     if all(pair.comparison.speed_verdict == "slower" for pair in pairs):
-        return "On every task every diffusion run was slower than autoregressive decoding."
-    return "On no task was a diffusion run shown to be faster than autoregressive decoding and not worse."
+        return f"On every task{which} every diffusion run was slower than autoregressive decoding."
+    return f"On no task{which} was a diffusion run shown to be faster than autoregressive decoding and not worse."
 
 
 def _may(rows: Sequence[RunRow], tasks: Sequence[TaskSection]) -> list[str]:
@@ -133,8 +138,7 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
     found = []
     if any(row.summary.is_embedded for row in rows):
         found.append(
-            "How fast a diffusion model of practical size is on a GPU: the embedded models have a few million parameters. "
-            "They show mechanisms and what parallel decoding does to quality."
+            "How fast a diffusion model of practical size is on a GPU: the embedded models have a few million parameters."
         )
     if any(_device(row) == "cpu" or row.summary.environment.get("device") == "cpu" for row in rows):
         found.append(
