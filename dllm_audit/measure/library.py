@@ -233,12 +233,12 @@ def _theirs(
 @contextmanager
 def _as_the_library_has_it(module: Any, config: Any) -> Iterator[None]:
     """The module as transformers builds it: causal, with no wishes of a checkpoint about how to generate."""
-    before = module.config.is_causal, module.generation_config
-    module.config.is_causal, module.generation_config = True, config
+    before = module.config.is_causal, module.config._attn_implementation, module.generation_config
+    module.config.is_causal, module.config._attn_implementation, module.generation_config = True, "sdpa", config
     try:
         yield
     finally:
-        module.config.is_causal, module.generation_config = before
+        module.config.is_causal, module.config._attn_implementation, module.generation_config = before
 
 
 def _ended(ids: Ids, end_ids: Sequence[int]) -> Ids:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import ModelError, did_you_mean
 from dllm_audit.files import refuse_special
+from dllm_audit.models.attention import register_attention
 from dllm_audit.models.dimensions import Dimensions
 from dllm_audit.models.families import FAMILIES, ModelFamily, Place, family_of
 from dllm_audit.models.tiny import EMBEDDED_MODELS
@@ -285,7 +286,7 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
     try:
         config = getattr(transformers, source.family.config_class)(**fields)
         # The attention kernel is ours to choose: a checkpoint's config may name one that does not fit this machine.
-        config._attn_implementation = "sdpa"
+        config._attn_implementation = register_attention()
         if "num_experts" in fields:
             # Of transformers' expert kernels the fastest on a CPU, and one that reads nothing back from a GPU.
             config._experts_implementation = "grouped_mm"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 
+from dllm_audit.models.attention import register_attention
 from dllm_audit.models.families import FAMILIES, ModelFamily
 from dllm_audit.models.loading import LoadedModel, ModelSource, find_model, load_model
 
@@ -45,7 +46,7 @@ def random_model(name: str, fields: dict[str, Any], seed: int = 0) -> LoadedMode
     """A model with the network that `fields` describe and random weights, never written to disk."""
     family: ModelFamily = next(f for f in FAMILIES if fields["architectures"][0] in f.architectures)
     config = getattr(transformers, family.config_class)(**family.translate(fields))
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = register_attention()
     config.is_causal = False
     torch.manual_seed(seed)
     module = getattr(transformers, family.module)(config).eval().requires_grad_(False)

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from dllm_audit import Failure, Request
 from dllm_audit.errors import ModelError
+from dllm_audit.models.attention import PACKED
 from dllm_audit.models.families import FAMILIES, family_of
 from dllm_audit.models.loading import (
     find_model,
@@ -429,7 +430,7 @@ def test_a_config_does_not_choose_the_attention_kernel(llama, field, name):
     """One published config asks for flex attention, which corrupts memory on a CPU with a dense mask."""
     write_config(llama, **{field: name}, use_cache=True, torch_dtype="float16", is_causal=True)
     model = load_model(find_model(str(llama)), "cpu", "float32")
-    assert model.module.config._attn_implementation == "sdpa"
+    assert model.module.config._attn_implementation == PACKED
     assert model.dtype == torch.float32
 
 
