@@ -7,7 +7,7 @@ Nothing in a checkpoint's config chooses code: attention implementation, kernels
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,13 @@ _EXPERT_PARTS: dict[str, tuple[str, int | None]] = {
     "up_proj": ("gate_up_proj", 1),
     "down_proj": ("down_proj", None),
 }
+
+
+def _ids(stated: Any) -> Sequence[Any]:
+    """Token ids as configs state them: none, one, or a list."""
+    if stated is None:
+        return ()
+    return stated if isinstance(stated, list | tuple) else (stated,)
 
 
 @dataclass(frozen=True)
@@ -80,12 +87,11 @@ class ModelFamily:
                 break
         return checkpoint_key
 
-    def traits(self, fields: ConfigFields) -> ModelTraits:
-        """Traits of a checkpoint of this family with config `fields`."""
+    def traits(self, fields: ConfigFields, also_end: Any = None) -> ModelTraits:
+        """Traits of a checkpoint of this family with config `fields`. also_end: one more id that ends an answer, or a list."""
         translated = self.translate(fields)
-        ends = fields.get("eos_token_id")
-        end_ids = tuple(ends) if isinstance(ends, list | tuple) else (() if ends is None else (ends,))
-        published = (i for i in self.end_token_ids if i not in end_ids and i < translated["vocab_size"])
+        stated = [*_ids(fields.get("eos_token_id")), *_ids(also_end)]
+        published = (i for i in self.end_token_ids if i < translated["vocab_size"])
         attention = self.attention
         return ModelTraits(
             family=self.name,
@@ -94,7 +100,7 @@ class ModelFamily:
             vocab_size=translated["vocab_size"],
             max_positions=translated["max_position_embeddings"],
             mask_token_id=fields.get("mask_token_id", self.mask_token_id),
-            end_token_ids=(*end_ids, *published),
+            end_token_ids=tuple(dict.fromkeys([*stated, *published])),
             bos_token_id=fields.get("bos_token_id"),
             block_length=fields.get("block_length") if attention == "block" else None,
         )
@@ -257,6 +263,8 @@ FAMILIES: tuple[ModelFamily, ...] = (
         "Qwen2",
         attention="bidirectional",
         mask_token_id=151666,
+        # <|im_end|>, with which a turn of Qwen2's chat template ends; the config names <|endoftext|> alone.
+        end_token_ids=(151645,),
     ),
     _family(
         "llama-block",

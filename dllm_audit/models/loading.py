@@ -107,16 +107,17 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES, weights: 
             refuse_special(path, ModelError)
     fields = _read_config(folder, ref)
     family = family_of(fields, ref, families)
+    also_end = _ends_of_generation(folder)
     try:
         _check_sizes(family.translate(fields), ref)
-        traits = family.traits(fields)
+        traits = family.traits(fields, also_end)
     except KeyError as error:
         raise ModelError(f"{ref}: its config.json lacks the field {error} that family {family.name!r} needs.") from None
     except TypeError as error:
         raise ModelError(f"{ref}: its config.json does not describe a {family.name} model: {error}.") from None
     for id in (traits.mask_token_id, traits.bos_token_id, *traits.end_token_ids):
         if id is not None and not _is_whole(id):
-            raise ModelError(f"{ref}: token id {id!r} in its config.json is no whole number.")
+            raise ModelError(f"{ref}: token id {id!r} in its config.json or generation_config.json is no whole number.")
     if traits.attention == "block" and not (_is_whole(traits.block_length) and traits.block_length):
         raise ModelError(f"{ref}: a block-diffusion model must state block_length in its config.json.")
     return ModelSource(ref, folder, provenance, revision, fields, family, traits)
@@ -172,6 +173,17 @@ def _read_config(folder: Path, ref: str) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise ModelError(f"{ref} has no config.json, so it is not a model folder.")
+    return _read_object(path)
+
+
+def _ends_of_generation(folder: Path) -> Any:
+    """What generation_config.json says of the ids that end an answer; chat models often end a turn with one that config.json
+    leaves out."""
+    path = folder / "generation_config.json"
+    return _read_object(path).get("eos_token_id") if path.exists() else None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -527,6 +527,17 @@ def test_an_answer_of_llada_ends_with_its_turn_too_though_its_config_names_end_o
     assert llada.traits({**published, "vocab_size": 128, "eos_token_id": 121}).end_token_ids == (121,)
 
 
+def test_ids_that_end_an_answer_are_those_of_both_configs(llama):
+    """Chat models of Qwen2.5 and Llama 3 end a turn with an id that stands in generation_config.json alone."""
+    write_config(llama, eos_token_id=7)
+    (llama / "generation_config.json").write_text('{"eos_token_id": [9, 7, 11]}')
+    assert find_model(str(llama)).traits.end_token_ids == (7, 9, 11)
+    (llama / "generation_config.json").write_text('{"eos_token_id": "nine"}')
+    assert "'nine' in its config.json or generation_config.json is no whole number" in refused(llama)
+    (llama / "generation_config.json").write_text("[")
+    assert "generation_config.json cannot be read as JSON" in refused(llama)
+
+
 @pytest.mark.parametrize("family", ["dream", "qwen2", "qwen3"])
 def test_a_window_over_the_attention_is_refused_and_not_left_out(family):
     translate = next(known.translate for known in FAMILIES if known.name == family)
