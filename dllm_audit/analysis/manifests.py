@@ -88,12 +88,47 @@ def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: run.get(name) for name in (*_TREATMENT_COLUMNS, *_NUISANCE_COLUMNS)}
     facts |= {f"settings.{name}": value for name, value in run["settings"].items() if value is not None}
     manifest = run["manifest"]
-    facts |= {name: manifest[name] for name in ("dllm_audit", "code_commit", "seed") if name in manifest}
-    for group in ("environment", "model", "engine", "prompts"):
-        found = manifest.get(group)
-        if isinstance(found, dict):
-            facts |= {f"{group}.{name}": value for name, value in found.items()}
-    return facts
+    facts |= {"seed": manifest["seed"]} if "seed" in manifest else {}
+    return facts | _surroundings(manifest) | mixed_facts(run) | _grouped(manifest, "model", "engine", "prompts")
+
+
+def _grouped(manifest: Mapping[str, Any], *groups: str) -> dict[str, Any]:
+    """The facts of some groups of a manifest under dotted names."""
+    found = {group: manifest.get(group) for group in groups}
+    return {
+        f"{g}.{name}": value for g, facts in found.items() if isinstance(facts, dict) for name, value in facts.items()
+    }
+
+
+def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What is recorded of every sitting: the code and the machine."""
+    code = {name: manifest[name] for name in ("dllm_audit", "code_commit") if name in manifest}
+    return code | _grouped(manifest, "environment")
+
+
+def mixed_facts(run: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Facts of the code and the machine in which the sittings of a resumed run differ, each with its values in order."""
+    later = run["manifest"].get("resumed_with")
+    manifests = [run["manifest"], *(later if isinstance(later, list) else [])]
+    sittings = [_surroundings(manifest) for manifest in manifests if isinstance(manifest, dict)]
+    mixed = {}
+    for name in sittings[0]:
+        values = [sitting[name] for sitting in sittings if name in sitting]
+        distinct = [value for place, value in enumerate(values) if value not in values[:place]]
+        if len(distinct) > 1 and not is_reading(name.rpartition(".")[2]):
+            mixed[name] = distinct
+    return mixed
+
+
+def resumed_words(run: Mapping[str, Any]) -> str:
+    """What being resumed did to the times of a run, for after "was resumed: "; empty where it was made in one go."""
+    if run["sittings"] <= 1:
+        return ""
+    words = f"{run['sittings']} sittings, whose times are added up."
+    mixed = mixed_facts(run)
+    return words + (
+        f" They differ in {', '.join(mixed)}, so its times are of no one machine and code." if mixed else ""
+    )
 
 
 def difference_value(difference: Difference, value: Any) -> str:

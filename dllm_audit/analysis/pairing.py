@@ -19,7 +19,7 @@ from dllm_audit.analysis.baseline import Strength, strength_of
 from dllm_audit.analysis.bounds import Decomposition, decompose
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.labels import label
-from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests
+from dllm_audit.analysis.manifests import ManifestDifference, compare_manifests, resumed_words
 from dllm_audit.analysis.references import control_of
 from dllm_audit.analysis.repeats import (
     RepeatGroup,
@@ -334,6 +334,9 @@ def compare_rows(
     caveats += _stopped_elsewhere(candidate, baseline) if stopped is None else stopped.sentences
     if unfinished:
         caveats.append(f"{unfinished[0].upper()}{unfinished[1:]}: what is missing is in no figure.")
+    caveats += [
+        f"{label(run)} was resumed: {words}" for run in (side.run for side in timed) if (words := resumed_words(run))
+    ]
     if damaged:
         caveats.append(f"{len(damaged)} stored requests are left out: their times or counts cannot be true.")
     return Comparison(

@@ -22,6 +22,7 @@ from dllm_audit.analysis.conventions import Convention, conventions
 from dllm_audit.analysis.figures import Figure, ratio
 from dllm_audit.analysis.likelihoods import Likelihoods, likelihood_notes, likelihoods_of_rows
 from dllm_audit.analysis.load import LoadFigures, Streaming, load_figures, percentiles, streaming
+from dllm_audit.analysis.manifests import resumed_words
 from dllm_audit.analysis.pooled import SEED, draws_for, rate
 from dllm_audit.analysis.rows import asks_for_likelihoods, sound, stands_alone, without_damaged
 from dllm_audit.analysis.sequential import stopped_note
@@ -362,6 +363,15 @@ def _group(run: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _warm_ups(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Of every sitting, as far as it was stored."""
+    later = run["manifest"].get("resumed_with")
+    found = [
+        sitting.get("warm_up") for sitting in (later if isinstance(later, list) else []) if isinstance(sitting, dict)
+    ]
+    return [_group(run, "warm_up"), *(warm_up for warm_up in found if isinstance(warm_up, dict))]
+
+
 def _failures(requests: Sequence[Mapping[str, Any]]) -> tuple[FailureKind, ...]:
     failed = [r for r in requests if r["error_type"] is not None]
     counts = Counter(r["error_type"] for r in failed)
@@ -576,8 +586,8 @@ def _notes(
             f"{len(damaged)} of {stored} stored requests are in no figure, because a time or a count of theirs is missing "
             f"or cannot be true (request {which}): the results file is damaged there."
         )
-    if run["sittings"] > 1:
-        notes.append(f"The run was resumed: {run['sittings']} sittings, whose times are added up.")
+    if resumed := resumed_words(run):
+        notes.append(f"The run was resumed: {resumed}")
     if makespan.status == "derived":
         notes.append(f"{makespan.reason[0].upper()}{makespan.reason[1:]}.")
     if failures:
@@ -585,8 +595,7 @@ def _notes(
         notes.append(
             f"{failed} of {stored} requests failed. They are in no figure below: neither a wrong answer nor a time."
         )
-    warm_up = _group(run, "warm_up")
-    if warm_up.get("stationary") is False:
+    if any(warm_up.get("stationary") is False for warm_up in _warm_ups(run)):
         notes.append("The times were not stationary when warm-up ended, so the first requests may be too slow.")
     residual = sum(r["residual_masks"] or 0 for r in requests)
     if residual:

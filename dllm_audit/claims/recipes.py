@@ -78,8 +78,8 @@ def fits(run: Run, side: Side) -> bool:
     asked = (side.backend, side.model, side.concurrency)
     if (run["backend"], run["model"], run["concurrency"]) != asked or not _is_of(run, side.task):
         return False
-    prompts = run["manifest"]["prompts"]
-    if side.num_fewshot is not None and prompts["num_fewshot"] != side.num_fewshot:
+    prompts = run["manifest"].get("prompts") or {}
+    if side.num_fewshot is not None and prompts.get("num_fewshot") != side.num_fewshot:
         return False
     # Requests that came when they liked say nothing of so many in flight.
     if run["load"] != "closed":
@@ -104,7 +104,10 @@ def _is_of(run: Run, task: str) -> bool:
         return True
     # A stored command has no folders.
     file = Path(task).name
-    words = shlex.split(run["manifest"].get("command", ""))
+    try:
+        words = shlex.split(str(run["manifest"].get("command", "")))
+    except ValueError:
+        return False
     return any(word == f"--task={file}" or (word, after) == ("--task", file) for word, after in pairwise([*words, ""]))
 
 

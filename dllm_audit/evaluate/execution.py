@@ -239,7 +239,9 @@ def begin(
         run_id = str(earlier["run_id"])
         sitting = store.resume_run(run_id)
         first = earlier["manifest"]
-        again = {name: manifest[name] for name in ("environment", "warm_up", "load_seconds")}
+        again = {
+            name: manifest[name] for name in ("dllm_audit", "code_commit", "environment", "warm_up", "load_seconds")
+        }
         manifest = {**first, "resumed_with": [*first.get("resumed_with", []), again]}
         store.set_manifest(run_id, manifest)
     else:

@@ -92,3 +92,46 @@ def test_a_makespan_that_cannot_be_true_is_replaced_by_the_last_answer(empty_sto
     figure = summarise(empty_store, "r").makespan_seconds
     assert figure.value == pytest.approx(3.0)
     assert figure.reason == "the stored time cannot be true; its time is that of the last answer stored"
+
+
+@pytest.fixture
+def resumed(empty_store, build):
+    """Compare dualcache with ar, whose run was resumed in a sitting with the given facts."""
+
+    def make(**sitting):
+        row = build("run_row", "base")
+        base = {**row, "manifest": {**row["manifest"], "resumed_with": [sitting]}}
+        build("add_run", empty_store, base, [build("generation")] * 6, [1] * 6, makespan=3.0)
+        empty_store.resume_run("base")
+        empty_store.end_run("base", "complete")
+        build(
+            "add_run",
+            empty_store,
+            build("diffusion_row", "cand"),
+            [build("diffusion_generation")] * 6,
+            [1] * 6,
+            makespan=1.5,
+        )
+        return compare(empty_store, "cand", "base"), summarise(empty_store, "base").notes
+
+    return make
+
+
+def test_a_resumed_run_is_called_that_wherever_it_is_compared(resumed):
+    found, notes = resumed()
+    assert "ar was resumed: 2 sittings, whose times are added up." in found.caveats
+    assert "The run was resumed: 2 sittings, whose times are added up." in notes
+    assert found.manifests.nuisance == ()
+
+
+def test_a_run_that_was_resumed_on_another_machine_can_be_attributed_to_nothing(resumed):
+    found, notes = resumed(environment={"cpu": "Another CPU", "load_average_1min_before": 9.0})
+    words = "They differ in environment.cpu, so its times are of no one machine and code."
+    assert any(note.endswith(words) for note in notes)
+    assert any(caveat.endswith(words) for caveat in found.caveats)
+    assert [difference.name for difference in found.manifests.nuisance] == ["environment.cpu"]
+
+
+def test_a_sitting_that_began_before_its_times_were_stationary_is_named(resumed):
+    _, notes = resumed(warm_up={"stationary": False})
+    assert "The times were not stationary when warm-up ended, so the first requests may be too slow." in notes

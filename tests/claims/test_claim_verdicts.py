@@ -744,3 +744,13 @@ def test_every_embedded_recipe_names_backends_and_settings_that_exist():
         if recipe.baseline:
             assert recipe.baseline in backends
             assert set(recipe.baseline_settings or {}) <= set(backends[recipe.baseline].settings)
+
+
+@pytest.mark.parametrize("manifest", [{}, {"command": "dllm-audit 'run"}, {"command": 5, "prompts": None}])
+def test_a_run_of_which_too_little_is_recorded_is_not_taken_and_does_no_harm(database, manifest):
+    store_run(database, "bare", "uncached", settings=THRESHOLD, given=["threshold"])
+    recipe = Recipe.model_validate({k: v for k, v in MECHANISM.items() if k != "shows"} | {"num_fewshot": 0})
+    with Store.open(database) as store:
+        run = {**store.run("bare"), "manifest": manifest}
+    assert not fits(run, sides_of(recipe).candidate)
+    assert not fits({**run, "task": "another"}, sides_of(recipe).candidate)
