@@ -123,4 +123,6 @@ class Score:
             self._forbid(probabilities, 0.0)
             top = probabilities.topk(2, dim=-1).values
             return top[:, 0] - top[:, 1]
-        return (probabilities * (probabilities + 1e-10).log()).sum(dim=-1)
+        # As Dream's program adds it, or the least that the number format holds: float16 has no 1e-10, and 0 has no logarithm.
+        format = torch.finfo(probabilities.dtype)
+        return (probabilities * (probabilities + max(1e-10, format.tiny * format.eps)).log()).sum(dim=-1)

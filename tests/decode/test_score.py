@@ -44,6 +44,12 @@ def test_entropy_is_negative_so_that_higher_is_surer():
     near(confidence, [0.0, expected], 1e-4)
 
 
+def test_entropy_in_float16_is_finite_where_most_probabilities_are_zero_there():
+    given = torch.tensor([[20.0, 0.0, -20.0, -20.0], [5.0, 5.0, -20.0, -20.0]], dtype=torch.float16)
+    _, confidence = score(given, confidence="entropy", dtype="model")
+    torch.testing.assert_close(confidence.float(), torch.tensor([0.0, -math.log(2)]), atol=2e-3, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("dtype", "softmax"), [("float32", torch.float32), ("float64", torch.float64), ("model", torch.bfloat16)]
 )
