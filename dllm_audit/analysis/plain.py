@@ -6,6 +6,7 @@ characters that are invisible or that act: control characters, bidirectional ove
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
@@ -48,7 +49,7 @@ def short_value(value: Any) -> str:
 
 def fact_value(name: str, value: Any) -> str:
     """A fact, by the name that it is stored under, in a few words: bytes become MB or GB, a cache of the kernel's MiB."""
-    if "bytes" in name.split("_") and isinstance(value, int | float) and not isinstance(value, bool):
+    if fact_words(name) != name and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
     if name == "last_level_cache" and str(value)[-1:] == "K" and str(value)[:-1].isdigit():
         return f"{int(str(value)[:-1]) / 1024:g} MiB"
@@ -57,7 +58,7 @@ def fact_value(name: str, value: Any) -> str:
 
 def fact_words(name: str) -> str:
     """The name of a fact without the unit that `fact_value` gives it."""
-    return "_".join(word for word in name.split("_") if word != "bytes")
+    return re.sub(r"_bytes(?=$|_before$|_after$)", "", name)
 
 
 def _code(character: str) -> str:

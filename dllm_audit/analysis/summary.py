@@ -27,7 +27,7 @@ from dllm_audit.analysis.pooled import SEED, draws_for, rate
 from dllm_audit.analysis.rows import asks_for_likelihoods, sound, stands_alone, without_damaged
 from dllm_audit.analysis.sequential import stopped_note
 from dllm_audit.analysis.text_quality import TextQuality, text_quality_of_rows
-from dllm_audit.analysis.words import listed
+from dllm_audit.analysis.words import count, listed
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS, ForwardShape
 from dllm_audit.statistics.throughput import Batch, throughput_interval
 
@@ -641,7 +641,7 @@ def _disturbed(run: Mapping[str, Any]) -> str:
     cores, threads = facts.get("cores_usable"), facts.get("threads")
     if not isinstance(cores, int) or not isinstance(threads, int) or load <= max(cores, threads) + 0.5:
         return ""
-    return f"other work was running, since the load average was {load:.1f} on {cores} cores with torch's {threads} among it"
+    return f"other work was running, since the load average was {load:.1f} on {cores} cores ({count(threads, 'thread')} of torch among it)"
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], column: str) -> int:

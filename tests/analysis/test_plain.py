@@ -27,6 +27,7 @@ def test_facts_in_bytes_read_as_people_write_sizes_and_the_name_drops_the_unit()
     assert fact_value("memory_bytes", 25_276_502_016) == "25.3 GB"
     assert fact_value("memory_available_bytes_before", 512_000_000) == "512.0 MB"
     assert fact_words("memory_available_bytes_before") == "memory_available_before"
+    assert (fact_value("bytes_per_weight", 2), fact_words("bytes_per_weight")) == ("2", "bytes_per_weight")
     assert fact_value("last_level_cache", "32768K") == "32 MiB"
     assert fact_value("memory_bytes", "unknown: no file") == "unknown: no file"
     assert fact_value("threads", 2) == "2"

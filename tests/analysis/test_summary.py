@@ -147,7 +147,7 @@ def test_books_that_do_not_close_on_a_loaded_machine_name_the_load(empty_store, 
     row = {**row, "manifest": {**row["manifest"], "books": {"discrepancy": -0.2}, "environment": load}}
     build("add_run", empty_store, row, [build("generation")] * 6, makespan=3.0)
     assert (
-        "Do not rely on these times: other work was running, since the load average was 3.6 on 2 cores with torch's 1 among it;"
+        "Do not rely on these times: other work was running, since the load average was 3.6 on 2 cores (1 thread of torch among it);"
     ) in summarise(empty_store, "r").notes[0]
 
 
