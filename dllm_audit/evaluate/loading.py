@@ -6,12 +6,13 @@ second, and then only the folder that holds the task is indexed.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import yaml
 from dllm_audit.errors import TaskError, did_you_mean
 from dllm_audit.evaluate.datasets import ImportedData, data_folder, find_data
 from dllm_audit.evaluate.deadline import task_templates_end
+from dllm_audit.evaluate.mistakes import ended, fields_of, late_mistakes, mistake_of
 from dllm_audit.evaluate.sandbox import isolation
 from dllm_audit.files import refuse_special
 
@@ -68,13 +70,15 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
     path = _find(name)
     if lm_eval_folder() not in path.parents:
         _refuse_special_files(path)
+        _refuse_missing_includes(name, path)
     if not allow_code and _executes_code(path):
         raise _needs_consent(name)
     quiet()
     if allow_code:
         # What the metric code_eval of the hub asks for; `sandbox` is where it executes anything of a model.
         os.environ["HF_ALLOW_CODE_EVAL"] = "1"
-    with _explained(name, path), task_templates_end(name):
+    # Beside what it raises it prints.
+    with _explained(name, path), task_templates_end(name), redirect_stdout(io.StringIO()):
         tasks = _build(name, path)
     if not tasks:
         raise TaskError(f"Task {name!r} holds no task.")
@@ -83,6 +87,9 @@ def load_tasks(name: str, num_fewshot: int | None = None, allow_code: bool = Fal
         # A group or tag may hold such a task too.
         if not allow_code and getattr(task, "UNSAFE_CODE", False):
             raise _needs_consent(task_name)
+        wrong = None if from_lm_eval else next(late_mistakes(fields_of(task)), None)
+        if wrong is not None:
+            raise TaskError(f"Task {task_name!r} cannot be used: {ended(wrong)} See its YAML file.")
         if num_fewshot is not None:
             task.set_config(key="num_fewshot", value=num_fewshot)
         # Imported data stand in for the hub's, never for those that a task file of one's own names.
@@ -113,6 +120,12 @@ def _included(path: Path, fields: dict[str, Any]) -> list[Path]:
     return [(path.parent / str(file)).resolve() for file in named]
 
 
+def _refuse_missing_includes(name: str, path: Path) -> None:
+    for file in _included(path, _plain_yaml(path)):
+        if not file.is_file() or file == path.resolve():
+            raise TaskError(f"Task {name!r} includes {file.name}, which is no other file beside it. See its YAML file.")
+
+
 def _refuse_special_files(path: Path, above: frozenset[Path] = frozenset()) -> None:
     """Raise TaskError where a task file, one that it includes, or one of its data is a pipe or a device."""
     above |= {path.resolve()}
@@ -137,7 +150,9 @@ def quiet() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # lm-eval's bootstrap would fork this process, with the model in it, once for every core.
     os.environ.setdefault("DISABLE_MULTIPROC", "1")
-    for logger in ("lm_eval", "datasets", "transformers", "huggingface_hub", "httpx", "filelock"):
+    # What lm-eval calls an error comes as an exception too, and is said in a sentence.
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
+    for logger in ("datasets", "transformers", "huggingface_hub", "httpx", "filelock"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     import datasets
     import huggingface_hub
@@ -194,7 +209,7 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     class Loader(yaml.SafeLoader):
         pass
 
-    Loader.add_constructor("!function", lambda loader, node: None)
+    Loader.add_constructor("!function", lambda loader, node: _Function())
     try:
         fields = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -202,6 +217,22 @@ def _plain_yaml(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise TaskError(f"{path} cannot be read as YAML: it is nested too deeply.") from error
     return fields if isinstance(fields, dict) else {}
+
+
+class _Function:
+    """Stands for a Python function that a task file names."""
+
+    def __call__(self) -> None: ...
+
+
+def _whole_file(path: Path, above: frozenset[Path] = frozenset()) -> dict[str, Any]:
+    """A task file's fields with those of the files that it includes."""
+    above |= {path.resolve()}
+    fields: dict[str, Any] = {}
+    for file in _included(path, _plain_yaml(path)):
+        if file.is_file() and file not in above:
+            fields |= _whole_file(file, above)
+    return fields | _plain_yaml(path)
 
 
 def _task_of(path: Path) -> str:
@@ -284,7 +315,11 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         # datasets has no word for a file without records.
         if lm_eval_folder() not in path.parents and (empty := _empty_file(path)):
             raise TaskError(f"Task {name!r} has no documents to decode: {empty} is empty.") from error
-        raise TaskError(f"Task {name!r} could not be loaded: {type(error).__name__}: {_first_line(error)}") from error
+        own = lm_eval_folder() not in path.parents
+        mistake = mistake_of(error, _whole_file(path) if own else {})
+        raise TaskError(
+            f"Task {name!r} could not be loaded: {mistake}" + (" See its YAML file." if own else "")
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

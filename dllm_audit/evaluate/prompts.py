@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dllm_audit.errors import ModelError, TaskError
 from dllm_audit.evaluate.deadline import task_templates_end, template_ends
+from dllm_audit.evaluate.mistakes import fields_of, mistake_of, named
 from dllm_audit.records import Question, Request
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def _rendered(
     name = task.config.task
     # Few-shot examples come from a generator that advances: start it anew, so that a prompt depends on nothing before.
     task.set_fewshot_seed(seed=1234)
-    with _explained(name, chat_template), task_templates_end(name):
+    _check_examples(task, name)
+    with _explained(task, name), task_templates_end(name):
         task.build_all_requests(
             limit=limit,
             rank=0,
@@ -137,20 +139,30 @@ def _rendered(
     return items
 
 
+def _check_examples(task: Any, name: str) -> None:
+    """Raise TaskError where a task shows more worked examples than it has: lm-eval draws them without replacement."""
+    asked, pool = task.config.num_fewshot or 0, getattr(getattr(task, "sampler", None), "df", None)
+    if pool is None or not asked:
+        return
+    # A document is no example of itself.
+    least = asked + (task.fewshot_cfg.split is not None and task.fewshot_cfg.split == task.config.test_split)
+    if len(pool) < least:
+        raise TaskError(
+            f"Task {name!r} is to show {asked} worked examples with each document, and its data hold {len(pool)} to take them "
+            "from. Lower --num-fewshot, or num_fewshot in its YAML file."
+        )
+
+
 @contextmanager
-def _explained(name: str, chat_template: bool) -> Iterator[None]:
-    """Turn what a task's or a tokenizer's templates and functions raise into a sentence."""
+def _explained(task: Any, name: str) -> Iterator[None]:
+    """Turn what a task's templates and functions raise into a sentence."""
     try:
         yield
     except TaskError:
         raise
     except (Exception, SystemExit) as error:
-        words = (str(error).strip().splitlines() or [""])[0][:200]
-        advice = (
-            "If it is the chat template, use --chat-template off." if chat_template else "See the task's YAML file."
-        )
         raise TaskError(
-            f"The prompts of task {name!r} could not be rendered: {type(error).__name__}: {words}. {advice}"
+            f"The prompts of task {name!r} could not be rendered: {mistake_of(error, fields_of(task))} See the task's YAML file."
         ) from error
 
 
@@ -204,13 +216,20 @@ def _renderer(tokenizer: PreTrainedTokenizerBase | None) -> Callable[..., str]:
     assert tokenizer is not None
 
     def render(history: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        with template_ends("The model's chat template", "Use --chat-template off."):
-            rendered = tokenizer.apply_chat_template(
-                list(history),
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
+        try:
+            with template_ends("The model's chat template", "Use --chat-template off."):
+                rendered = tokenizer.apply_chat_template(
+                    list(history),
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=not add_generation_prompt,
+                )
+        except TaskError:
+            raise
+        except Exception as error:
+            raise TaskError(
+                f"The model's chat template cannot render a prompt ({named(error)}). Use --chat-template off."
+            ) from error
         return str(rendered)
 
     return render

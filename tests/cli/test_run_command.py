@@ -584,5 +584,6 @@ def test_a_chat_template_that_fails_is_a_sentence(call, database, own_model):
     )
     status, _, err = call("--backend", "ar", "--model", str(own_model), *SMALL)
     assert status == 2
-    assert "The prompts of task 'gsm_mini' could not be rendered: TemplateError: no system role." in err
-    assert err.rstrip().endswith("If it is the chat template, use --chat-template off.")
+    assert err.rstrip().endswith(
+        "The model's chat template cannot render a prompt (TemplateError: no system role). Use --chat-template off."
+    )

@@ -173,7 +173,7 @@ def test_a_hub_task_without_network_says_what_is_missing_and_how_to_import_it(mo
     [
         (ModuleNotFoundError("No module named 'antlr4'", name="antlr4"), "Task 'gsm_mini' needs the package 'antlr4', which is not installed. Install it: pip install antlr4"),
         (FileNotFoundError("Couldn't find metric code_eval"), "Task 'gsm_mini' needs the metric 'code_eval' from the hub, which cannot be reached. Run it once with network, so that the metric is kept."),
-        (RuntimeError("first line\nsecond"), "Task 'gsm_mini' could not be loaded: RuntimeError: first line"),
+        (RuntimeError("first line\nsecond"), "Task 'gsm_mini' could not be loaded: lm-eval ends with RuntimeError: first line. See its YAML file."),
     ],
     ids=["package", "metric", "anything"],
 )  # fmt: skip
