@@ -143,10 +143,14 @@ class Store:
             self._connection.execute("BEGIN")
             yield
             self._connection.execute("COMMIT")
-        except duckdb.Error as error:
+        except BaseException as error:
             # The failed statement may have ended the transaction already; what counts is the first error.
             with suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
+            if _is_ctrl_c(error):
+                raise KeyboardInterrupt from None
+            if not isinstance(error, duckdb.Error):
+                raise
             raise StoreWriteError(
                 f"{self.path} could not be written: {_first_line(error)} What was stored before is kept; "
                 "make room or give another --db, then go on with --resume."
@@ -331,10 +335,12 @@ class Store:
             cursor = self._connection.execute(sql, list(parameters))
             names = [column[0] for column in cursor.description or []]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError) as error:
+            if _is_ctrl_c(error):
+                raise KeyboardInterrupt from None
             raise self._unreadable(error) from error
 
-    def _unreadable(self, error: duckdb.Error) -> StoreError:
+    def _unreadable(self, error: Exception) -> StoreError:
         return StoreError(f"{self.path} could not be read: {_first_line(error)}")
 
     def runs(self) -> list[dict[str, Any]]:
@@ -432,7 +438,9 @@ class Store:
         }[format]
         try:
             self._connection.execute(f"COPY (SELECT * FROM {table}) TO ? ({options})", [str(target)])
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError) as error:
+            if _is_ctrl_c(error):
+                raise KeyboardInterrupt from None
             if str(self.path.absolute()) in str(error):
                 raise self._unreadable(error) from error
             raise StoreWriteError(f"{target} could not be written: {_first_line(error)}") from error
@@ -532,6 +540,11 @@ def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
         if re.search("not a valid DuckDB|corrupt|checksum|extension|in-memory database", message, re.IGNORECASE):
             raise StoreError(f"{path} is no readable DuckDB file: {_first_line(error)} Give another --db.") from error
         raise StoreError(f"{path} could not be opened: {_first_line(error)}") from error
+
+
+def _is_ctrl_c(error: BaseException) -> bool:
+    """Whether a statement ended because somebody pressed Ctrl-C: DuckDB makes an error of its own of that."""
+    return isinstance(error, duckdb.InterruptException) or (type(error) is RuntimeError and "interrupted" in str(error))
 
 
 def _first_line(error: Exception) -> str:

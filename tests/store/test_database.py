@@ -674,3 +674,45 @@ def test_a_full_disk_is_no_wrong_use_and_keeps_what_was_stored(path):
     assert stored > 3
     with Store.open(path, write=True) as store:
         assert [row["ordinal"] for row in store.requests("run-a")] == list(range(stored))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Query interrupted"), duckdb.InterruptException("Interrupted!")])
+@pytest.mark.parametrize("doing", ["reading", "writing", "copying"])
+def test_ctrl_c_in_the_middle_of_a_statement_is_ctrl_c(store, tmp_path, monkeypatch, doing, error):
+    """DuckDB makes an error of its own of it, which once ended in a traceback."""
+
+    class Pressed:
+        def execute(self, sql, *parameters):
+            if sql in ("BEGIN", "ROLLBACK"):
+                return None
+            raise error
+
+        def close(self):
+            pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_connection", Pressed())
+        act = {
+            "reading": store.runs,
+            "writing": lambda: store.end_run("run-a", "complete"),
+            "copying": lambda: store.copy_table("runs", tmp_path / "runs.csv", "csv"),
+        }[doing]
+        with pytest.raises(KeyboardInterrupt):
+            act()
+
+
+def test_ctrl_c_between_two_statements_leaves_a_file_that_can_be_written_on(store, monkeypatch):
+    """The transaction once stayed open, so that nothing more could be stored, not even that the run was interrupted."""
+
+    def pressed(table, values):
+        raise KeyboardInterrupt
+
+    metrics = [{"task": "t", "metric": "m", "filter": "f", "value": 0.5, "stderr": None, "documents": 2}]
+    store.add_scores("run-a", [], metrics)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_insert", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            store.add_scores("run-a", [], metrics)
+    assert len(store.metrics("run-a")) == 1
+    store.end_run("run-a", "interrupted")
+    assert store.run("run-a")["status"] == "interrupted"
