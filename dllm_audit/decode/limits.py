@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 
 from dllm_audit.decode.state import Canvas
+from dllm_audit.measure.memory import available_memory
 
 if TYPE_CHECKING:
     from dllm_audit.decode.recipe import Recipe
@@ -55,9 +56,7 @@ def rows_that_fit(model: LoadedModel, recipe: Recipe, rows: int, length: int) ->
     """
     if model.device.type != "cpu":
         return rows
-    import psutil
-
-    free, each = psutil.virtual_memory().available, row_bytes(model, recipe, length)
+    free, each = available_memory(), row_bytes(model, recipe, length)
     while rows > 1 and rows * each > free:
         rows //= 2
     return rows

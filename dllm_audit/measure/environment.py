@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm_audit.measure import gpu
+from dllm_audit.measure.memory import available_memory, memory_quota
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,7 @@ def describe(device: torch.device | None = None) -> dict[str, Any]:
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "cores_quota": _cpu_quota(),
         "memory_bytes": psutil.virtual_memory().total,
+        "memory_quota_bytes": memory_quota(),
         "cpu_governor": _read(_GOVERNOR) or "unknown: this system does not tell",
         "last_level_cache": _read("/sys/devices/system/cpu/cpu0/cache/index3/size"),
         "on_battery": _on_battery(),
@@ -70,7 +72,7 @@ def readings(device: torch.device | None = None) -> dict[str, Any]:
 
     frequency = psutil.cpu_freq() if hasattr(psutil, "cpu_freq") else None
     facts: dict[str, Any] = {
-        "memory_available_bytes": psutil.virtual_memory().available,
+        "memory_available_bytes": available_memory(),
         "load_average_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "cpu_mhz": round(frequency.current) if frequency is not None and frequency.current else None,
         "cpu_stolen_share": _stolen_share(),

@@ -62,6 +62,7 @@ def _load(facts: Facts) -> Iterator[str]:
 
 def _memory(facts: Facts) -> Iterator[str]:
     free, total = _number(facts, "memory_available_bytes"), _number(facts, "memory_bytes")
+    total = min(total or 0.0, _number(facts, "memory_quota_bytes") or total or 0.0)
     if free is not None and total and free < _FREE_SHARE * total:
         yield (
             f"Only {free / 1e9:.1f} GB of {total / 1e9:.1f} GB of memory are free: the system may swap while it is timed. "

@@ -1,9 +1,10 @@
-"""The most memory that something took: of a GPU what torch allocated there, of a CPU what the process occupied."""
+"""Memory of this machine: the most that something took, and how much of it this process may use."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,63 @@ _CLEAR = Path("/proc/self/clear_refs")
 _FORGET_PEAK = "5"
 
 
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take, caches of files counting as free.
+
+    The least of what the machine has and what its control groups (a container's) grant: beyond that the system ends the
+    process, however much the machine has left.
+    """
+    import psutil
+
+    return min([int(psutil.virtual_memory().available), *(max(0, limit - used) for limit, used in _group_limits())])
+
+
+def memory_quota() -> int | None:
+    """Bytes that the control groups of this process grant it; None where there is no limit."""
+    return min((limit for limit, _ in _group_limits()), default=None)
+
+
+def _group_limits() -> Iterator[tuple[int, int]]:
+    """(limit, bytes in use) of the control groups of this process and those around them, in both versions of Linux's."""
+    try:
+        lines = _OWN_GROUPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers == "":
+            root, files = _GROUPS, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root, files = _GROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # Inside a container its own group may be mounted as the root, whatever the path says.
+        own = root / path.lstrip("/")
+        for group in (own, *(parent for parent in own.parents if parent.is_relative_to(root))):
+            limit, used = _number(group / files[0]), _number(group / files[1])
+            # Without a limit the first version holds the largest multiple of a page.
+            if limit is not None and used is not None and limit < 2**62:
+                yield limit, used - (_number(group / "memory.stat", files[2]) or 0)
+
+
+def _number(file: Path, name: str = "") -> int | None:
+    """The number that a file holds, or of its line called `name`; None where there is none, as for "max"."""
+    try:
+        found = re.search(rf"^{name} ?(\d+)$", file.read_text(encoding="ascii").strip(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if found is None else int(found[1])
+
+
 class PeakMemory:
-    """The high-water mark from now on. Nothing is polled: allocator and kernel keep it."""
+    """The high-water mark from now on. Nothing is polled: allocator and kernel keep it.
+
+    Of a GPU what torch allocated there, of a CPU what the process occupied.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import AuditError
 from dllm_audit.measure.clock import Timer, timer_for
+from dllm_audit.measure.memory import available_memory
 from dllm_audit.measure.roofline import DeviceSpeed
 
 if TYPE_CHECKING:
@@ -86,13 +87,12 @@ def _bandwidths(device: torch.device, timer: Timer, cache: int | None) -> tuple[
 
 def _array(device: torch.device, cache: int | None) -> torch.Tensor:
     """An array that takes far more than the cache, but no more than a quarter of the memory that is free."""
-    import psutil
     import torch
 
     if device.type == "cuda":
         wanted, free = _LEAST_BYTES_OF_A_GPU, torch.cuda.mem_get_info(device)[0]
     else:
-        wanted, free = _LEAST_BYTES, psutil.virtual_memory().available
+        wanted, free = _LEAST_BYTES, available_memory()
     size = min(max(wanted, _CACHES * (cache or 0)), free // 4)
     if size < max(2 * (cache or 0), 32 * MIB):
         raise _no_room(device)

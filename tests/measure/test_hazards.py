@@ -51,6 +51,11 @@ def test_nothing_is_said_where_nothing_spoils_timing(facts):
             "a smaller model or fewer requests in flight.",
         ),
         (
+            {"memory_available_bytes": 4e8, "memory_bytes": 90e9, "memory_quota_bytes": 10e9},
+            "Only 0.4 GB of 10.0 GB of memory are free: the system may swap while it is timed. Close other programs, or take "
+            "a smaller model or fewer requests in flight.",
+        ),
+        (
             {"cpu_governor": "powersave"},
             "The CPU frequency governor is 'powersave': clocks may change during a run. For steady ones: sudo cpupower "
             "frequency-set -g performance",
