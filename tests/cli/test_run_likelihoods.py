@@ -220,6 +220,18 @@ def test_whole_texts_are_scored_and_bounds_are_called_bounds(call, database, tas
     assert "log-likelihoods added up" in shown
 
 
+def test_show_says_where_the_time_of_scored_answers_went_and_how_the_books_close(call, tasks):
+    status, out, _ = call("run", "--backend", "uncached", "--task", tasks.arc, *SMALL, "--json")
+    assert status == 0
+    run_id = json.loads(out)["runs"][0]["run_id"]
+    _, facts, _ = call("show", run_id, "--json")
+    off = json.loads(facts)["manifest"]["books"]["discrepancy"]
+    _, shown, _ = call("show", run_id)
+    assert f"separately measured parts against the wall time: {off * 100:+.1f} %" in shown
+    where = shown.partition("Where the time goes")[2]
+    assert where.index("  score ") < where.index("separately measured")
+
+
 def test_a_dry_run_counts_every_answer_as_a_request(call, tasks):
     status, out, _ = call("run", "--backend", "uncached", "--task", tasks.arc, "--dry-run", "--json")
     assert status == 0
