@@ -92,7 +92,7 @@ class Verdict(StrEnum):
 
 SEEN = {
     Verdict.REPRODUCED: "mechanism seen here",
-    Verdict.CAVEAT: "mechanism seen here, with a caveat",
+    Verdict.CAVEAT: "mechanism seen here with a caveat",
     Verdict.NOT_REPRODUCED: "mechanism not seen here",
     Verdict.CONTRADICTED: "opposite of the mechanism seen here",
 }

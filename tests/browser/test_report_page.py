@@ -90,7 +90,7 @@ def test_the_page_asks_for_nothing_and_the_browser_has_no_complaint(page, file):
 
 def test_a_verdict_with_a_caveat_leads_to_its_claim_in_the_register_and_opens_it(page):
     card = page.locator("article.check")
-    assert card.locator(".badge").first.inner_text() == "mechanism seen here, with a caveat"
+    assert card.locator(".badge").first.inner_text() == "mechanism seen here with a caveat"
     assert card.locator(".caveats li").count() > 0
     target = card.locator("a").first.get_attribute("href")
     assert not page.locator(f"[id='{target[1:]}']").is_visible()
