@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isclose, isfinite
 from typing import Any
 
 from dllm_audit.records import FORWARD_KINDS, TIME_ITEMS
@@ -27,7 +27,7 @@ _MAYBE = (
 
 def asks_for_likelihoods(run: Mapping[str, Any]) -> bool:
     """Whether a run scored given answers instead of decoding text: it then has no tokens of its own to count."""
-    return bool(run.get("output_type", "generate_until") != "generate_until")
+    return (run.get("output_type") or "generate_until") != "generate_until"
 
 
 def speed_alone(run: Mapping[str, Any]) -> str:
@@ -52,6 +52,11 @@ def sound(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
+def finite(value: float | None) -> float | None:
+    """A figure that may be negative, or None where it is no number."""
+    return value if value is not None and isfinite(value) else None
+
+
 def is_damaged(row: Mapping[str, Any]) -> bool:
     """Whether an answered request has a time or a count that cannot be true. A failed one has none."""
     if row["error_type"] is not None:
@@ -60,7 +65,17 @@ def is_damaged(row: Mapping[str, Any]) -> bool:
     likelihood = row.get("loglikelihood")
     if likelihood is not None and not isfinite(likelihood):
         return True
-    return not (all(sound(row[name]) for name in _ALWAYS) and all(empty_or_sound))
+    return not (all(sound(row[name]) for name in _ALWAYS) and all(empty_or_sound)) or _contradicts_itself(row)
+
+
+def _contradicts_itself(row: Mapping[str, Any]) -> bool:
+    """Whether more was answered than was decoded, or the items of the time do not add up to it."""
+    if row["answered_tokens"] > row["committed_tokens"] + (row.get("residual_masks") or 0):
+        return True
+    items = [row.get(f"{item}_seconds") for item in TIME_ITEMS]
+    parts, total = sum(item for item in items if item is not None), row["total_seconds"]
+    # An item that was not recorded may have taken what is missing.
+    return not isclose(parts, total, rel_tol=0.01, abs_tol=1e-6) and (parts > total or None not in items)
 
 
 def without_damaged(

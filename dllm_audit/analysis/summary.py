@@ -381,12 +381,14 @@ def _failures(requests: Sequence[Mapping[str, Any]]) -> tuple[FailureKind, ...]:
 
 def _makespan(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> Figure:
     """From the first hand-over to the last answer. A run that was killed is as long as its last stored answer says."""
-    if sound(run["makespan_seconds"]):
-        return Figure(run["makespan_seconds"], "s", "measured")
+    stored = run["makespan_seconds"]
     last: dict[int, float] = {}
     for row in done:
         if row["elapsed_seconds"] is not None:
             last[row["sitting"]] = max(last.get(row["sitting"], 0.0), row["elapsed_seconds"])
+    # No answer can have ended after all had.
+    if sound(stored) and (not last or stored > 0.99 * sum(last.values())):
+        return Figure(stored, "s", "measured")
     if last:
         cause = "the run has not ended" if run["makespan_seconds"] is None else "the stored time cannot be true"
         reason = f"{cause}; its time is that of the last answer stored"
@@ -455,6 +457,8 @@ def _batch_tax(
         return Figure(None, "share", "derived", reason="a sitting was killed before its log was stored")
     taken = sum(shape.count * shape.rows for shape in shapes)
     slots = sum(shape.in_flight or 0 for shape in shapes)
+    if not 0 < taken <= slots:
+        return Figure(None, "share", "derived", reason="the stored forwards cannot be true")
     return Figure(1 - taken / slots, "share", "derived")
 
 

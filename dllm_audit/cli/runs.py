@@ -47,13 +47,13 @@ def command(task: str | None, backend: str | None, database: Path, as_json: bool
 
 def _facts(store: Store) -> list[dict[str, Any]]:
     from dllm_audit.analysis.labels import label
-    from dllm_audit.analysis.rows import asks_for_likelihoods, sound
+    from dllm_audit.analysis.rows import asks_for_likelihoods, finite, sound
     from dllm_audit.analysis.sequential import stopped_words
 
     counts = {row["run_id"]: row for row in store.query(_COUNTS)}
     metrics: dict[str, dict[str, float | None]] = {}
     for row in store.query("SELECT * FROM metrics ORDER BY metric, filter DESC"):
-        metrics.setdefault(row["run_id"], {})[f"{row['metric']},{row['filter']}"] = row["value"]
+        metrics.setdefault(row["run_id"], {})[f"{row['metric']},{row['filter']}"] = finite(row["value"])
     facts = []
     for run in store.runs():
         count = counts.get(run["run_id"], {"requests": 0, "failed": 0, "answered_tokens": 0})

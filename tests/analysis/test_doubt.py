@@ -135,3 +135,32 @@ def test_a_run_that_was_resumed_on_another_machine_can_be_attributed_to_nothing(
 def test_a_sitting_that_began_before_its_times_were_stationary_is_named(resumed):
     _, notes = resumed(warm_up={"stationary": False})
     assert "The times were not stationary when warm-up ended, so the first requests may be too slow." in notes
+
+
+@pytest.mark.parametrize(
+    "change", ["answered_tokens = committed_tokens + 1", "denoise_seconds = 2 * total_seconds", "total_seconds = 1e-9"]
+)
+def test_a_request_that_contradicts_itself_is_in_no_figure(empty_store, build, change):
+    """An edited count once made a run two thousand times as fast."""
+    build("add_run", empty_store, build("run_row", "base"), [build("generation")] * 6, [1] * 6, makespan=3.0)
+    empty_store._connection.execute(f"UPDATE requests SET {change} WHERE ordinal = 5")
+    summary = summarise(empty_store, "base")
+    assert summary.answered == 5
+    assert any("cannot be true (request 5): the results file is damaged there." in note for note in summary.notes)
+
+
+def test_a_whole_time_that_ended_before_its_last_answer_is_not_believed(empty_store, build):
+    build("add_run", empty_store, build("run_row", "base"), [build("generation")] * 6, [1] * 6, makespan=3.0)
+    empty_store._connection.execute("UPDATE runs SET makespan_seconds = 0.0001")
+    summary = summarise(empty_store, "base")
+    assert summary.makespan_seconds.value == pytest.approx(3.0)
+    assert (
+        summary.makespan_seconds.reason == "the stored time cannot be true; its time is that of the last answer stored"
+    )
+
+
+@pytest.mark.parametrize("change", ["rows = 0", "in_flight = 0", "count = 0"])
+def test_forwards_that_cannot_be_true_have_no_batch_tax(empty_store, build, change):
+    build("add_run", empty_store, build("run_row", "base"), [build("generation")] * 6, [1] * 6, makespan=3.0)
+    empty_store._connection.execute(f"UPDATE forward_shapes SET {change}")
+    assert summarise(empty_store, "base").batch_tax.value is None
