@@ -184,3 +184,10 @@ def test_what_makes_no_sense_is_wrong_use(call, arguments, said, tmp_path):
     assert (status, out) == (2, "")
     assert said.format(most) in err
     assert not (tmp_path / "results.duckdb").exists()
+
+
+@pytest.mark.parametrize("option", ["--requests", "--repeats"])
+def test_a_slip_of_the_keyboard_does_not_fill_the_memory_with_a_plan(call, option):
+    status, _, err = call("--backend", "ar", *SMALL, option, "99999999999999")
+    assert status == 2
+    assert f"Invalid value for '{option}'" in err
