@@ -72,7 +72,11 @@ LEAST_REQUESTS, QUEUEING_REQUESTS = 8, 32
 )
 @load_options
 @click.option(
-    "--repeats", type=click.IntRange(min=1, max=1000), default=3, show_default=True, help="Runs of each cell, interleaved."
+    "--repeats",
+    type=click.IntRange(min=1, max=1000),
+    default=3,
+    show_default=True,
+    help="Runs of each cell, interleaved.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the same command where it was interrupted.")
 @roofline_option

@@ -45,6 +45,8 @@ class KeyValues(Cache):
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (config.num_hidden_layers, 2, rows, heads, length + 1, width)
         self.buffer = torch.zeros(shape, device=device, dtype=dtype)
+        # Views made once: making them costs as much as what is done with them where a forward is short.
+        self._layers = [(both, *both.view(2, -1, width).unbind(0)) for both in self.buffer.unbind(0)]
         #: Where the lines of each row and head begin, [rows, heads, 1], when the buffer of a layer is seen as lines.
         self._lines = torch.arange(0, rows * heads * (length + 1), length + 1, device=device).view(rows, heads, 1)
         self._plan = _Plan()
@@ -66,18 +68,20 @@ class KeyValues(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        keys, values = self.buffer[layer_idx]
+        both, keys, values = self._layers[layer_idx]
         plan = self._plan
         if plan.lines is None:
-            keys[plan.rows, :, plan.columns] = key_states
-            values[plan.rows, :, plan.columns] = value_states
+            into_keys, into_values = both[:, plan.rows, :, plan.columns].unbind(0)
+            into_keys.copy_(key_states)
+            into_values.copy_(value_states)
         else:
             width = keys.shape[-1]
-            keys.view(-1, width).index_copy_(0, plan.lines, key_states.reshape(-1, width))
-            values.view(-1, width).index_copy_(0, plan.lines, value_states.reshape(-1, width))
+            keys.index_copy_(0, plan.lines, key_states.reshape(-1, width))
+            values.index_copy_(0, plan.lines, value_states.reshape(-1, width))
         if plan.alone:
             return key_states, value_states
-        return keys[plan.rows, :, : plan.visible], values[plan.rows, :, : plan.visible]
+        seen_keys, seen_values = both[:, plan.rows, :, : plan.visible].unbind(0)
+        return seen_keys, seen_values
 
     def move(self, source: int, target: int) -> None:
         """Copy what is remembered of row `source` over that of `target`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 #: The name under which transformers finds `packed_attention`.
 PACKED = "sdpa_packed"
@@ -26,9 +29,6 @@ def packed_attention(
     query: [B, heads, W, D]; key, value: [B, key-value heads, K, D]; attention_mask: bool [B, 1, 1, K] or any other.
     Returns [B, W, heads, D].
     """
-    import torch.nn.functional as F
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     batch, heads, width, depth = query.shape
     shared = key.shape[1]
     if heads == shared or attention_mask is None or attention_mask.shape[1:3] != (1, 1):
@@ -40,9 +40,6 @@ def packed_attention(
 
 def register_attention() -> str:
     """Make `packed_attention` known to transformers; returns its name."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
     AttentionInterface.register(PACKED, packed_attention)
     AttentionMaskInterface.register(PACKED, sdpa_mask)
     return PACKED

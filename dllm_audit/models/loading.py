@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from dllm_audit.errors import ModelError, did_you_mean
 from dllm_audit.files import refuse_special
-from dllm_audit.models.attention import register_attention
 from dllm_audit.models.dimensions import Dimensions
 from dllm_audit.models.families import FAMILIES, ModelFamily, Place, family_of
 from dllm_audit.models.tiny import EMBEDDED_MODELS
@@ -293,6 +292,8 @@ def _build_module(source: ModelSource, device: torch.device, dtype: torch.dtype)
     """The family's module with empty parameters on the meta device and real buffers on `device`."""
     import torch
     import transformers
+
+    from dllm_audit.models.attention import register_attention
 
     fields = source.family.translate(source.fields)
     try:
