@@ -78,7 +78,7 @@ class Candidates:
                 [[r.slot, s.lo, s.hi, w.lo + shift] for r, s, w in zip(rows, spans, windows, strict=True)],
                 device=arange.device,
             )
-            slots, lo, hi, lows = numbers.split(1, dim=1)
+            slots, lo, hi, lows = numbers[:, :, None].unbind(dim=1)
             columns = lo
             if not alone:
                 columns = lo + arange[: max(s.width for s in spans)]
@@ -116,31 +116,26 @@ class Candidates:
         else:
             number, least = chosen.sum(dim=1), torch.where(chosen, confidence, float("inf")).amin(dim=1)
         facts = [number, least]
-        if reaches := any(s.lo < r.span.lo for r, s in zip(self.rows, self.spans, strict=True)):
+        reaches = not self.alone and any(s.lo < r.span.lo for r, s in zip(self.rows, self.spans, strict=True))
+        if reaches:
             block = torch.tensor([[r.span.lo] for r in self.rows], device=number.device)
             facts.append((chosen & (self.columns >= block)).sum(dim=1))
         first = self._first_columns()
-        if any(place is not None for place in first):
+        looks = any(place is not None for place in first)
+        if looks:
             place = torch.tensor([[place or 0] for place in first], device=number.device)
             facts.append(~left.gather(1, place)[:, 0])
         if self.alone:
             facts.append(token[:, 0])
         # float32 holds counts and ids exactly, and every device has it.
         read = iter(torch.stack([fact.float() for fact in facts]).tolist())
-        committed, least = next(read), next(read)
-        within = next(read) if reaches else committed
-        final = next(read) if any(place is not None for place in first) else committed
-        tokens = next(read, None)
-        return [
-            Outcome(
-                int(committed[b]),
-                int(within[b]),
-                least[b],
-                None if first[b] is None else bool(final[b]),
-                None if tokens is None else int(tokens[b]),
-            )
-            for b in range(len(self.rows))
-        ]
+        committed, least = [int(number) for number in next(read)], next(read)
+        within = [int(number) for number in next(read)] if reaches else committed
+        final: list[bool | None] = [None] * len(first)
+        if looks:
+            final = [None if place is None else bool(fact) for place, fact in zip(first, next(read), strict=True)]
+        tokens: list[int | None] = [int(id) for id in next(read)] if self.alone else [None] * len(first)
+        return list(map(Outcome, committed, within, least, final, tokens))
 
     def _first_columns(self) -> list[int | None]:
         """Where among a row's candidates its first answer position stands; None where that is final or not among them."""

@@ -105,6 +105,7 @@ class DecodeLoop:
             )
         self.runner = ForwardRunner(model, self.canvas, cached, width)
         self.free = list(range(rows))
+        self._planned: dict[tuple[int, int], tuple[tuple[float, ...], int]] = {}
         self.rows: list[Row] = []
 
     def run(self, jobs: Iterator[Job | None]) -> Iterator[Finished]:
@@ -160,12 +161,19 @@ class DecodeLoop:
 
     def _open_block(self, row: Row) -> None:
         span = row.span
-        row.quotas = self.recipe.schedule.quotas(span, len(row.blocks))
-        row.planned_steps = self.recipe.schedule.steps_of(span, len(row.blocks))
+        row.quotas, row.planned_steps = self._steps_of(span, len(row.blocks))
         row.step = 0
         row.open_positions = span.width
         if row.pending is None:
             row.pending = self.recipe.cache.open_block(row.shape, span)
+
+    def _steps_of(self, span: Span, blocks: int) -> tuple[tuple[float, ...], int]:
+        """Quotas and number of the steps of a block: a matter of its width, and the same for most blocks."""
+        key = span.width, blocks
+        if key not in self._planned:
+            schedule = self.recipe.schedule
+            self._planned[key] = schedule.quotas(span, blocks), schedule.steps_of(span, blocks)
+        return self._planned[key]
 
     def _window(self, row: Row) -> Window:
         return row.pending or self.recipe.cache.step(row.shape, row.span)
