@@ -32,8 +32,9 @@ def measure_costs(model: LoadedModel, shapes: Sequence[ForwardShape], seconds: f
     """Mean seconds of a forward of each shape, with the vocabulary head on as many positions as it decided on average.
 
     seconds: how long this may take, as soon as each shape was measured once.
-    The shapes take turns on a canvas of arbitrary tokens, after one unmeasured turn, so that a drift of the machine meets
-    all of them. The mean, not the median: it is to predict a sum, which holds the slow forwards too.
+    The shapes take turns on a canvas of arbitrary tokens and as many masks as were decided on, after one unmeasured turn, so
+    that a drift of the machine meets all of them. The mean, not the median: it is to predict a sum, which holds the slow
+    forwards too.
     """
     timer = timer_for(model.device)
     began = time.perf_counter()
@@ -65,6 +66,12 @@ class _Trial:
         canvas = Canvas.empty(shape.rows, visible, model.device)
         tokens = torch.randint(0, model.traits.vocab_size, canvas.tokens.shape, generator=generator)
         canvas.tokens.copy_(tokens)
+        decided = round(shape.decided / shape.count)
+        if model.traits.mask_token_id is not None and decided:
+            # What is undecided is a mask: masks go to fewer experts of a mixture than other tokens do.
+            canvas.tokens[:, visible - min(shape.width, -(-decided // shape.rows)) : visible] = (
+                model.traits.mask_token_id
+            )
         attention = "full"
         if shape.kind in ("prefill", "score"):
             attention = {"causal": "causal", "block": "block"}.get(model.traits.attention, "full")
@@ -75,7 +82,6 @@ class _Trial:
         cached = not (shape.kind in ("denoise", "score") and shape.width == visible)
         self.windows = [replace(window, cached=cached) for window in self.windows]
         self.runner = ForwardRunner(model, canvas, cached)
-        decided = round(shape.decided / shape.count)
         self.rows = torch.arange(decided, device=model.device) % shape.rows
         self.index = torch.arange(decided, device=model.device) // shape.rows % shape.width
 
