@@ -131,6 +131,8 @@ class DecodeLoop:
             for row in [r for r in self.rows if r.stop is not None]:
                 self.rows.remove(row)
                 self.free.append(row.slot)
+                if row.stop == NOT_FINITE and self.runner.key_values is not None:
+                    self.runner.key_values.forget(row.slot)
                 if self.thin_since is None:
                     self.thin_since = self.clock.elapsed()
                 yield Finished(self.jobs.pop(row.id), row, self._window_ids(row), self._residual(row))

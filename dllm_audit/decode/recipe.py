@@ -174,6 +174,9 @@ def build_recipe(settings: DecodeSettings, traits: ModelTraits, cache: CachePoli
         cache = _as_fast_dllm_runs_dream(settings, cache)
     if settings.compat and settings.entropy_bound is not None:
         raise SettingError(f"compat={settings.compat} has no entropy bound: leave out one of the two.")
+    bar = next((name for name in ("factor", "threshold") if getattr(settings, name) is not None), None)
+    if llada and bar:
+        raise SettingError(f"compat=llada counts steps and has no {bar}: leave out one of the two.")
     if settings.compat and settings.tokens_per_step is not None:
         raise SettingError(f"compat={settings.compat} counts steps, not tokens_per_step: say steps or steps_per_block.")
     if settings.compat and settings.block_length and settings.gen_length % settings.block_length:

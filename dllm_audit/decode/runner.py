@@ -87,6 +87,10 @@ class KeyValues(Cache):
         """Copy what is remembered of row `source` over that of `target`."""
         self.buffer[:, :, target] = self.buffer[:, :, source]
 
+    def forget(self, row: int) -> None:
+        """Take out what is remembered of a row: what is not finite weighs in attention even where it is masked."""
+        self.buffer[:, :, row] = 0
+
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return (query_length if self._plan.alone else self._plan.visible), 0
 

@@ -210,6 +210,14 @@ def test_published_programs_know_steps_only():
     )
 
 
+@pytest.mark.parametrize("bar", ["threshold", "factor"])
+def test_the_original_llada_commits_by_its_schedule_alone(bar):
+    """Its steps go on when nothing is left to commit, which would be taken for logits that are not finite."""
+    assert refused(compat="llada", **{bar: 0.9}) == (
+        f"compat=llada counts steps and has no {bar}: leave out one of the two."
+    )
+
+
 @pytest.mark.parametrize("compat", ["llada", "fast-dllm"])
 def test_published_programs_have_whole_blocks_only(compat):
     assert refused(compat=compat, gen_length=12) == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -40,6 +42,22 @@ def test_logits_that_are_not_finite_fail_the_request_instead_of_looping(name, mo
     results, _ = decode(name, loaded, {"gen_length": 8, **settings}, [(5, 6, 7), (8, 9)], concurrency=2)
     assert [type(result) for result in results] == [Failure, Failure]
     assert results[0].message.startswith("The model's logits are not finite (NaN or infinite)")
+
+
+@pytest.mark.parametrize("engine", ["eager", "fixed"])
+@pytest.mark.parametrize(("name", "model"), [("dualcache", "tiny-mdm"), ("block", "tiny-block"), ("ar", "tiny-ar")])
+def test_a_row_that_is_not_finite_spoils_nothing_for_the_next_one_in_its_place(name, model, engine):
+    """The next row is shorter, so it never overwrites all keys of the first: masked they weigh 0, and 0 x NaN is NaN."""
+    loaded = dataclasses.replace(load_model(find_model(model), "cpu"), engine=engine)
+    embedding = loaded.module.model.embed_tokens
+    embedding.weight = torch.nn.Parameter(embedding.weight.detach().clone())
+    embedding.weight.data[33] = float("nan")
+    longest, spoiled, short = (5, 6) * 30, (33,) * 20, (7, 8, 9)
+    given = {"gen_length": 16}
+    (alone,), _ = decode(name, loaded, given, [short])
+    results, _ = decode(name, loaded, given, [longest, spoiled, short], concurrency=2)
+    assert isinstance(results[1], Failure)
+    assert results[2].output_ids == alone.output_ids
 
 
 def test_rows_that_wait_while_another_refreshes_are_counted_in_flight():
