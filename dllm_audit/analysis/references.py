@@ -92,8 +92,9 @@ def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
 def newest_pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
     """(candidate, baseline) for every configuration of the newest command that has any; of repeats the first stands for all.
 
-    runs: oldest first.
+    runs: oldest first. Those that only helped to choose a setting are no results and left out.
     """
+    runs = [run for run in runs if not is_tuning(run)]
     for invocation in reversed(list(dict.fromkeys(run["invocation"] for run in runs))):
         own = [run for run in runs if run["invocation"] == invocation and run["role"] == "candidate"]
         first = min((run["repeat"] for run in own), default=0)

@@ -109,6 +109,14 @@ def test_a_command_without_a_baseline_leaves_the_word_to_the_one_before(sweep, e
     assert [a["run_id"] for a, _ in newest_pairs(empty_store.runs())] == ["dual-1-0"]
 
 
+def test_a_run_that_helped_to_choose_a_setting_is_held_against_nothing(sweep, empty_store, build):
+    sweep({1: (1.0, 2.0)})
+    tuning = build("diffusion_row", "tuning")
+    tuning["manifest"]["prompts"] = {**tuning["manifest"]["prompts"], "part": {"name": "tuning", "tuning_documents": 1}}
+    build("add_run", empty_store, tuning, [build("diffusion_generation")], makespan=1.0)
+    assert [a["run_id"] for a, _ in newest_pairs(empty_store.runs())] == ["dual-1-0"]
+
+
 def test_the_baseline_of_a_run_without_one_of_its_own_is_the_autoregressive_run(stored):
     assert baseline_of(stored.run("dual-1"), stored.runs())["run_id"] == "ar-1"
     assert baseline_of(stored.run("ar-1"), stored.runs()) is None

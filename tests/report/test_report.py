@@ -236,6 +236,16 @@ def test_no_fastest_is_named_where_intervals_overlap(empty_store, build):
     assert sentence.endswith(" overlap.")
 
 
+def test_no_fastest_is_named_where_single_runs_differ_by_no_more_than_runs_of_one_configuration(empty_store, build):
+    _timed(build, empty_store, build("run_row", "a"), 0.5, n=2000)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.46, n=2000)
+    report = gather(empty_store, NO_CLAIMS)
+    assert report.tasks[0].pairs[0].comparison.speed_verdict == "open"
+    sentence = report.tasks[0].sentences[0]
+    assert sentence.startswith("No fastest can be named: the intervals of dualcache, threshold 0.9 (")
+    assert sentence.endswith(" overlap within the 1.10x that runs of one configuration differ by.")
+
+
 def test_times_that_are_far_off_make_nobody_the_fastest(empty_store, build):
     _timed(build, empty_store, _with_books(build("run_row", "a"), -0.947), 5.0)
     _timed(build, empty_store, build("diffusion_row", "b"), 0.2)

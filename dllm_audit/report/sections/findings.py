@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import isinf
 
 from dllm_audit.analysis.asked import swept, template_of
+from dllm_audit.analysis.pairing import noise_bar
 from dllm_audit.analysis.references import AGAINST_AR
 from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.analysis.summary import Metric
@@ -91,7 +92,10 @@ def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None, 
 
 
 def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | None, noise: float) -> str:
-    """Which run is the fastest, if its interval lies beyond those of every other configuration."""
+    """Which run is the fastest, if its interval lies beyond those of every other configuration and beyond noise.
+
+    noise: the factor by which a configuration differs from itself, as far as a control tells.
+    """
     first = max(rows, key=_speed)
     others = [row for row in rows if _configuration(row) != _configuration(first)]
     if not others:
@@ -103,6 +107,7 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
                 f"Highest speed observed: {_described(first, metric)}."
             )
     next_one = max(others, key=lambda row: _ends(row)[1])
+    noise = max(noise_bar(row.pace, noise) for row in (first, next_one))
     if _ends(first)[0] > _ends(next_one)[1] * noise:
         return f"Fastest{what}{where}: {_described(first, metric)}."
     between = " and ".join(
@@ -110,7 +115,7 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
     )
     how = "overlap"
     if _ends(first)[0] > _ends(next_one)[1]:
-        how += f" within the {number(noise)}x that the same configuration differs from itself"
+        how += f" within the {number(noise)}x that runs of one configuration differ by"
     return f"No fastest{what} can be named{where}: the intervals of {between} {how}."
 
 
