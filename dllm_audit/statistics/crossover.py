@@ -29,9 +29,9 @@ class Crossover:
     verdict: "overtakes" at `concurrency`; "none" up to the largest measured one; "behind": the candidate is the
     slower one at the smallest already, and never faster; "unclear": the two change places more than once, and
     `concurrency` is where the candidate loses its lead first (None where it never has it from the start on).
-    low, high: every concurrency outside of them is decided, one way or the other. `low` is None where the interval
-    reaches the smallest measured one, `high` where it reaches the largest, and both are None where everything
-    measured is decided, or where the interval is unknown; `reason` says which.
+    low, high: every concurrency outside of them is decided, one way or the other; some between them may be too. `low` is
+    None where the interval reaches the smallest measured one, `high` where it reaches the largest, and both are None also
+    where everything measured is decided, or where the interval is unknown; `reason` says which.
     ratios: speed of the candidate over that of the baseline at each measured concurrency.
     """
 
@@ -57,8 +57,6 @@ class Crossover:
         }[self.verdict]
         if self.reason:
             return f"{said} ({self.reason})."
-        if self.low is None and self.high is None:
-            return f"{said} (not decided anywhere)."
         low = f"{first} or fewer" if self.low is None else f"{self.low:.3g}"
         high = f"{last} or more" if self.high is None else f"{self.high:.3g}"
         return f"{said} (undecided from {low} to {high})."

@@ -50,6 +50,12 @@ def test_none_that_is_not_decided_at_the_end_has_an_interval_that_leaves_the_ran
     assert found.sentence.endswith("(undecided from 14.9 to 16 or more).")
 
 
+def test_a_sweep_that_is_undecided_at_both_ends_is_not_called_undecided_everywhere():
+    found = sweep([1, 4, 16], [1.01, 3, 1.01], NOISE)
+    assert (found.verdict, found.low, found.high, found.reason) == ("none", None, None, "")
+    assert found.sentence.endswith(" (undecided from 1 or fewer to 16 or more).")
+
+
 def test_a_baseline_that_is_faster_from_the_start_leaves_nothing_to_overtake():
     found = sweep([1, 4, 16], [0.9, 0.5, 0.2])
     assert (found.verdict, found.concurrency) == ("behind", None)
