@@ -331,7 +331,8 @@ def summarise_rows(
     )
     if asks_for_likelihoods(run):
         summary = _as_scored(summary, likelihoods_of_rows(done, [metric.name for metric in scored]))
-    return _with_correct_per_second(summary)
+    left_out = {r["doc_id"] for r in requests if r["error_type"] is not None} | {r["doc_id"] for r in damaged}
+    return _with_correct_per_second(summary, done, [a for a in answers if a["doc_id"] not in left_out])
 
 
 def _as_scored(summary: RunSummary, found: Likelihoods) -> RunSummary:
@@ -562,11 +563,29 @@ def _correct(metrics: Sequence[Metric]) -> float | None:
     return metric.figure.value * metric.documents
 
 
-def _with_correct_per_second(summary: RunSummary) -> RunSummary:
-    correct, seconds = _correct(summary.metrics), summary.makespan_seconds.value
-    if correct is None or not seconds:
+def _with_correct_per_second(
+    summary: RunSummary, done: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]
+) -> RunSummary:
+    """The summary with the rate of documents that the deciding metric calls right, of `answers` of requests that are `done`."""
+    metric, makespan = deciding_metric(summary.metrics), summary.makespan_seconds
+    if metric is None or not metric.binary or not makespan.value:
         return summary
-    return replace(summary, correct_per_second=Figure(correct / seconds, "correct answers/s", "derived"))
+    right = {
+        row["doc_id"]
+        for row in answers
+        if (row["metric"], row["filter"]) == (metric.name, metric.filter) and row["value"] == 1
+    }
+    correct = len(right)
+    rows = []
+    for row in done:
+        # Where given answers were scored, a document is several requests and counts once.
+        rows.append({**row, "correct": int(row["doc_id"] in right)})
+        right.discard(row["doc_id"])
+    found = _throughput(summary.run, rows, "correct", "correct answers/s", makespan)
+    if found.has_interval and correct in (0, metric.documents):
+        alike = f"interval unknown: {'every' if correct else 'no'} answer is correct, and of others that may not be so"
+        found = replace(found, low=None, high=None, basis="", reason=alike)
+    return replace(summary, correct_per_second=replace(found, status="derived"))
 
 
 def _notes(

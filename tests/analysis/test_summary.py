@@ -76,6 +76,30 @@ def test_correct_answers_per_second_are_derived(stored):
     assert (figure.value, figure.status) == (pytest.approx(4 / 1.5), "derived")
 
 
+def test_correct_answers_per_second_have_the_interval_of_the_requests(stored):
+    # 4 of 6 right, 0.25 s each: the rate of right answers over equal times, by Student's t of 5 degrees of freedom.
+    figure = summarise(stored, "dual-1").correct_per_second
+    half = 2.5706 * (4 / 6 * 2 / 6 / 5) ** 0.5 / 0.25
+    assert (figure.low, figure.high) == pytest.approx((max(0.0, 4 / 1.5 - half), 4 / 1.5 + half), rel=0.05)
+    assert figure.basis == "6 requests of this run"
+
+
+@pytest.mark.parametrize(("right", "said"), [(0, "no answer is correct"), (1, "every answer is correct")])
+def test_where_all_answers_are_alike_correct_answers_per_second_have_no_interval(empty_store, build, right, said):
+    build("add_run", empty_store, build("run_row", "r"), [build("generation")] * 6, [right] * 6, makespan=3.0)
+    figure = summarise(empty_store, "r").correct_per_second
+    assert (figure.value, figure.low, figure.high) == (pytest.approx(2.0 * right), None, None)
+    assert figure.reason == f"interval unknown: {said}, and of others that may not be so"
+
+
+def test_correct_answers_per_second_of_requests_that_share_forwards_say_why_they_have_no_interval(empty_store, build):
+    row = build("run_row", "r", concurrency=4)
+    build("add_run", empty_store, row, [build("generation")] * 6, [1, 0] * 3, makespan=1.5)
+    figure = summarise(empty_store, "r").correct_per_second
+    assert (figure.value, figure.has_interval) == (pytest.approx(2.0), False)
+    assert figure.reason.startswith("interval unknown: 4 requests share forwards")
+
+
 def test_a_run_is_found_by_the_beginning_of_its_id(stored):
     assert summarise(stored, "du").run_id == "dual-1"
 
