@@ -59,6 +59,10 @@ class OutOfMemory(AuditError):
     """Something that does not fit into the device's memory, even alone."""
 
 
+class BackendError(AuditError):
+    """A backend that broke what it promises: a result that cannot be true, or none. What had finished is kept."""
+
+
 class DeviceError(AuditError):
     """A device that failed while it was at work. What had finished is kept; nothing more can be run on it."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from dllm_audit.models.families import ModelFamily
 
 GROUP = "dllm_audit"
+
+#: The package of the built-in plugins.
+BUILT_IN = "plugins"
 
 #: What a backend must have to be listed, checked and opened; see backend.Backend.
 _OF_A_BACKEND = (
@@ -55,7 +60,10 @@ def get_plugin_manager() -> tuple[pluggy.PluginManager, list[str]]:
     for (name, value), entry in sorted(entries.items()):
         try:
             manager.register(entry.load(), name=name)
-        except Exception as error:  # a plugin is foreign code: whatever it raises must not end the program
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a plugin is foreign code: whatever it raises must not end the program
             problems.append(f"Plugin {name!r} ({value}) is left out: {type(error).__name__}: {error}")
     known = [name for name, hook in vars(manager.hook).items() if getattr(hook, "spec", None) is not None]
     for name, hook in vars(manager.hook).items():
@@ -67,6 +75,22 @@ def get_plugin_manager() -> tuple[pluggy.PluginManager, list[str]]:
                 f"Plugin {implementation.plugin_name!r}: there is no hook {name!r}. {did_you_mean(name, known)}"
             )
     return manager, problems
+
+
+def plugin_of(trace: TracebackType | None) -> str | None:
+    """The installed plugin, none of the built-in ones, whose code a traceback goes through last; None where it goes through none."""
+    modules = {
+        entry.value.partition(":")[0].strip(): entry.name
+        for entry in metadata.entry_points(group=GROUP)
+        if entry.value.partition(".")[0] != BUILT_IN
+    }
+    found = None
+    for frame, _ in traceback.walk_tb(trace):
+        name = str(frame.f_globals.get("__name__"))
+        while name and name not in modules:
+            name = name.rpartition(".")[0]
+        found = modules.get(name, found)
+    return found
 
 
 def load_plugins() -> Plugins:
@@ -102,7 +126,7 @@ def collect(manager: pluggy.PluginManager, hook: str, problems: list[str]) -> It
     for implementation in getattr(manager.hook, hook).get_hookimpls():
         try:
             items = list(implementation.function())
-        except Exception as error:  # foreign code, as above
+        except (Exception, SystemExit) as error:  # foreign code, as above
             problems.append(f"Plugin {implementation.plugin_name!r}: {hook} failed: {type(error).__name__}: {error}")
             continue
         for item in items:

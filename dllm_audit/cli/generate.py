@@ -66,6 +66,7 @@ def command(
     if (prompt is None) == (requests is None):
         raise UsageError("Give either --prompt TEXT or --requests FILE.jsonl.")
     mode = check_engine(engine)
+    from dllm_audit.evaluate.promises import HeldSession
     from dllm_audit.models.loading import has_tokenizer
 
     choice = choose(installed(), backend, model)
@@ -87,7 +88,7 @@ def command(
             'Put {"id": "1", "prompt_ids": [1, 2, 3]} into a file and give it with --requests.'
         )
     loaded = load(choice, device, dtype, mode)
-    session = choice.backend.open(loaded, settings, seed)
+    session = HeldSession(choice.backend.open(loaded, settings, seed), choice.backend.name, loaded.traits.vocab_size)
 
     printer = _Printer(asked, loaded, as_json, trace)
     ready = [dataclasses.replace(r, id=str(n)) for n, (_, r) in enumerate(asked) if isinstance(r, Request)]

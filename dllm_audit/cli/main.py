@@ -17,6 +17,7 @@ import click
 from dllm_audit import __version__
 from dllm_audit.cli.terminal import complain, say
 from dllm_audit.errors import AuditError, Interrupted, did_you_mean
+from dllm_audit.plugins import plugin_of
 
 #: Command -> module of this package; the module defines a click command called `command`.
 COMMANDS = {
@@ -124,9 +125,12 @@ def _explain(problem: BaseException) -> int:
         sentence = _limit_of_the_machine(problem, printing)
         if sentence is None:
             say("".join(traceback.format_exception(problem)).rstrip("\n"), err=True)
+            plugin = plugin_of(problem.__traceback__)
             sentence = (
                 f"This is a bug of dllm-audit {__version__}, not a mistake of yours. "
                 "Report it with the lines above and the command that you gave."
+                if plugin is None
+                else f"Plugin {plugin!r} failed. Report it, with the lines above, to whoever wrote it; what had finished is kept."
             )
         complain(sentence)
     except OSError:

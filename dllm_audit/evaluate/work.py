@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dllm_audit.backend import ForesightedBackend, likelihoods_of
 from dllm_audit.errors import UsageError
 from dllm_audit.evaluate.bench import BENCH_DEFAULTS, SpeedWork
+from dllm_audit.evaluate.promises import HeldSession
 from dllm_audit.evaluate.prompts import (
     TaskItem,
     TaskPrompt,
@@ -115,7 +116,7 @@ def work_of(
         return Scoring(
             build_questions(task, model.tokenizer, chat_template, limit),
             side.resolve_likelihoods(given),
-            side.open_likelihoods(model, given, seed),
+            HeldSession(side.open_likelihoods(model, given, seed), backend.name, model.traits.vocab_size),
         )
     prompts = build_prompts(task, model.tokenizer, chat_template, limit)
     return _decoding(backend, prompts, given, model, seed, RUN_DEFAULTS)
@@ -150,7 +151,7 @@ def _decoding(
     return Decoding(
         prompts,
         backend.resolve(given, model.traits, task_length, defaults),
-        backend.open(model, {**changed, **given}, seed),
+        HeldSession(backend.open(model, {**changed, **given}, seed), backend.name, model.traits.vocab_size),
         given,
     )
 

@@ -130,6 +130,11 @@ def test_a_setting_of_a_third_party_is_checked_like_any_other(install):
             "Plugin 'broken_plugin' (broken_plugin) is left out: RuntimeError: no luck",
         ),
         (
+            "import sys\nsys.exit(0)",
+            None,
+            "Plugin 'broken_plugin' (broken_plugin) is left out: SystemExit: 0",
+        ),
+        (
             "import nowhere_to_be_found",
             None,
             "Plugin 'broken_plugin' (broken_plugin) is left out: ModuleNotFoundError: No module named 'nowhere_to_be_found'",
@@ -158,6 +163,7 @@ def test_a_setting_of_a_third_party_is_checked_like_any_other(install):
     ],
     ids=[
         "raises",
+        "ends the program",
         "lacks a package",
         "lacks its name",
         "hook raises",
@@ -202,3 +208,16 @@ def test_a_backend_cannot_take_the_name_of_another(install):
 def test_a_third_partys_model_family_is_known(install):
     install("family_plugin", FAMILY)
     assert "mine" in [family.name for family in load_plugins().families]
+
+
+FAILING = HASTY.replace('    width = settings.own["stride"]', '    raise KeyError("no stride")')
+
+
+def test_what_a_plugin_raises_at_work_names_the_plugin_and_not_this_program(install):
+    site = install("hasty_plugin", FAILING)
+    failed = run(site, "run", "--backend", "hasty", "--model", "tiny-mdm", "--task", "gsm_mini", "--dry-run")
+    assert failed.returncode == 3
+    assert "no stride" in failed.stderr
+    assert failed.stderr.splitlines()[-1] == (
+        "Error: Plugin 'hasty_plugin' failed. Report it, with the lines above, to whoever wrote it; what had finished is kept."
+    )
