@@ -232,6 +232,12 @@ def _notes(points: Sequence[SweepPoint]) -> list[str]:
         notes.append(
             f"At {listed(unreliable)} in flight the times are not reliable, and so neither is where they cross."
         )
+    loose = [str(p.concurrency) for p in points if p.comparison.doubts and not p.comparison.unreliable]
+    if loose:
+        notes.append(
+            f"At {listed(loose)} in flight the books do not close within 5 %, for which the interval of where they cross makes no "
+            "allowance."
+        )
     spoiled = [str(point.concurrency) for point in points if not point.comparison.attributable]
     if spoiled:
         notes.append(f"At {listed(spoiled)} in flight something else differs too, so it is not attributable there.")

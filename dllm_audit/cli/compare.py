@@ -133,11 +133,11 @@ def _words(found: Comparison) -> str:
         meaning = noise_words(found.speed, found.control) or "its interval over repeats holds what runs differ by"
         rows.append(("the same against itself (A/A)", f"{found.control:.3f}x", meaning))
     lines = [one_line(line, 400) for line in lines] + ["", aligned(rows, right={1}, indent="  "), ""]
-    if found.speed.has_interval and "repeats" not in found.speed.basis:
-        lines[-1:] = [
-            "  Intervals of speed cover which requests were drawn from one run each, not how speed varies from run to run.",
-            "",
-        ]
+    if found.speed.has_interval:
+        covered = "which requests were drawn from one run each, not how speed varies from run to run."
+        if "repeats" in found.speed.basis:
+            covered = "how speed varies from run to run on these documents, not which documents were drawn."
+        lines[-1:] = [f"  Intervals of speed cover {covered}", ""]
     if found.identical:
         lines.append(f"  identical answers: all {found.documents} texts are the same on both sides")
     elif found.agreement.tokens.value is not None and found.agreement.answers.value is not None:

@@ -16,23 +16,24 @@ ROOFLINE = {
 
 @pytest.fixture
 def sweep(empty_store, build):
-    """sweep({concurrency: (seconds of dualcache, seconds of ar)}, repeats, roofline facts) -> the sweeps of that command.
+    """sweep({concurrency: (seconds of dualcache, seconds of ar)}, repeats, roofline facts, how far books are off) -> its sweeps.
 
     Every run answers 24 tokens. One row of dualcache takes 6 forwards of 4 positions, one of ar 24 of one.
     """
 
-    def add(name, run_id, seconds, concurrency, repeat, roofline, shapes, role):
+    def add(name, run_id, seconds, concurrency, repeat, facts, shapes, role):
         row = build(name, run_id, concurrency=concurrency, repeat=repeat, role=role)
-        row["manifest"] = {**row["manifest"], **({"roofline": roofline} if roofline else {})}
+        row["manifest"] = {**row["manifest"], **facts}
         kind = "diffusion_generation" if name == "diffusion_row" else "generation"
         build("add_run", empty_store, row, [build(kind)] * 6, [1] * 6, makespan=seconds, shapes=shapes)
 
-    def call(seconds, repeats=1, roofline=None):
+    def call(seconds, repeats=1, roofline=None, off=0.0):
+        facts = {"books": {"discrepancy": off}, **({"roofline": roofline} if roofline else {})}
         wide, narrow = build("shape", "denoise", 4, 1, 6, 1.0), build("shape", "denoise", 1, 1, 24, 1.0)
         for repeat in range(repeats):
             for level, (ours, theirs) in seconds.items():
-                add("run_row", f"ar-{level}-{repeat}", theirs, level, repeat, roofline, [narrow], "baseline")
-                add("diffusion_row", f"dual-{level}-{repeat}", ours, level, repeat, roofline, [wide], "candidate")
+                add("run_row", f"ar-{level}-{repeat}", theirs, level, repeat, facts, [narrow], "baseline")
+                add("diffusion_row", f"dual-{level}-{repeat}", ours, level, repeat, facts, [wide], "candidate")
         comparisons = Comparisons(empty_store)
         pairs = newest_pairs(empty_store.runs())
         return sweeps_of([comparisons.compare(a["run_id"], b["run_id"]) for a, b in pairs], comparisons)
@@ -75,6 +76,18 @@ def test_where_no_bound_means_anything_nothing_is_predicted(sweep):
         "The roofline predicts nothing: of tiny-mdm, the model's sizes or the device's speed were not recorded with the run."
     )
     assert found.as_dict()["roofline"] is None
+
+
+def test_books_that_are_a_little_off_are_said_since_the_crossover_makes_no_allowance_for_them(sweep):
+    (found,) = sweep({1: (1.0, 2.0), 2: (1.0, 2.0)}, off=0.1)
+    assert found.notes[0] == (
+        "At 1 and 2 in flight the books do not close within 5 %, for which the interval of where they cross makes no allowance."
+    )
+
+
+def test_books_that_are_far_off_leave_no_crossover_to_rely_on(sweep):
+    (found,) = sweep({1: (1.0, 2.0), 4: (1.0, 2.0)}, off=0.5)
+    assert found.notes[0] == "At 1 and 4 in flight the times are not reliable, and so neither is where they cross."
 
 
 def test_one_concurrency_is_no_sweep(sweep):
