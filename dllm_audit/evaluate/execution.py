@@ -25,7 +25,7 @@ from dllm_audit.evaluate.library import LibraryObservations, is_comparable
 from dllm_audit.evaluate.prompts import TaskItem, chat_template_of, first_item
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Decoding, Scoring, check_work, stored_beside, work_of
-from dllm_audit.measure.books import close_books
+from dllm_audit.measure.books import close_books, own_clock_books
 from dllm_audit.measure.energy import EnergySource, find_energy_source
 from dllm_audit.measure.environment import at, code_commit, describe, file_sha256, readings
 from dllm_audit.measure.load import CLOSED, Load
@@ -281,7 +281,7 @@ class OpenRun:
 
     What lies between two parts belongs to nobody: no clock runs. manifest: what is known of the run so far.
     done, failed: of all its requests. spent: seconds of what is outside the timed region. usage: memory and energy of the parts.
-    logs, wall_seconds: of the parts.
+    logs, wall_seconds: of the parts. engine_seconds: the same until the last answer, as the engine says.
     """
 
     plan: RunPlan
@@ -295,6 +295,7 @@ class OpenRun:
     failed: int = 0
     logs: list[EngineLog] = field(default_factory=list)
     wall_seconds: float = 0.0
+    engine_seconds: float = 0.0
     has_ended: bool = False
 
     @contextmanager
@@ -358,6 +359,7 @@ class OpenRun:
             item = by_ordinal[int(result.id)]
             if not isinstance(result, Failure):
                 result = replace(result, elapsed_seconds=before + result.elapsed_seconds)
+                self.engine_seconds = max(self.engine_seconds, result.elapsed_seconds)
             with _uninterrupted():
                 self.store.add_result(
                     self.run_id,
@@ -412,6 +414,12 @@ class OpenRun:
             cell = self.plan.cell
             apart = not work.resolution.settings.cfg_scale and not (isinstance(cell.task, SpeedWork) and cell.repeat)
             books = close_books(log, self.wall_seconds, work.session.forward_costs) if apart else None
+            if work.session.is_foreign and (wrong := own_clock_books(self.engine_seconds, self.wall_seconds)):
+                books = wrong
+                manifest["notes"].append(
+                    f"By its own clock backend {cell.backend.name!r} took {self.engine_seconds:.3g} s, and by the clock around it "
+                    f"{self.wall_seconds:.3g} s: its times are not those of its work."
+                )
         if books is not None:
             manifest["books"] = {**books.as_dict(), "sitting": self.sitting}
         trace = self.plan.conditions.trace

@@ -35,6 +35,11 @@ class HeldSession:
         self.name = name
         self.vocab_size = vocab_size
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether clock and counters are the backend's own, not those of this package's engine."""
+        return type(self.session).__module__.partition(".")[0] != "dllm_audit"
+
     def generate(
         self,
         requests: Iterable[Request],
@@ -92,13 +97,15 @@ class HeldSession:
 
 @dataclass
 class _Results:
-    """The results of one call. open: ids that have none yet, in their order."""
+    """The results of one call. open: ids that have none yet, in their order. forwards: that the results count."""
 
     held: HeldSession
     kind: type
     on_result: Callable[[Any], None]
     open: dict[str, None]
     notes: list[str] = field(default_factory=list)
+    forwards: int = 0
+    failed: bool = False
 
     def take(self, result: Any) -> None:
         """Pass a result on, or the failure that it is. What belongs to no open request is left out, with a note."""
@@ -110,17 +117,26 @@ class _Results:
         if not isinstance(result, Failure):
             broken = broken_promise(result, self.kind, self.held.vocab_size)
             result = result if broken is None else self._failure(id, f"gave a result that cannot be true: {broken}.")
+        self.failed |= isinstance(result, Failure)
+        # Guidance is counted beside the forward that it doubles.
+        self.forwards += sum(n for kind, n in getattr(result, "forwards", {}).items() if kind != "cfg")
         self.on_result(result)
 
     def closed(self, log: Any) -> EngineLog:
         """The log of a call that has ended, after a failure for every request without a result."""
         for id in list(self.open):
             del self.open[id]
+            self.failed = True
             self.on_result(self._failure(id, "ended without a result for this request."))
         if not isinstance(log, EngineLog):
             raise BackendError(
                 f"Backend {self.held.name!r} returned {type(log).__name__} where the log of its engine is due, so what it did is "
                 "not known. What had finished is kept. Its plugin must return an EngineLog."
+            )
+        if self.held.is_foreign and log.shapes and not self.failed and self.forwards != log.row_forwards:
+            self._note(
+                f"counts {self.forwards:,} forwards in its results and {log.row_forwards:,} in the log of its engine, so its "
+                "tokens per forward are not to be relied on"
             )
         return replace(log, notes=(*log.notes, *self.notes)) if self.notes else log
 

@@ -20,7 +20,7 @@ from dllm_audit.evaluate.prompts import (
 )
 
 if TYPE_CHECKING:
-    from dllm_audit.backend import Backend, LikelihoodSession, Session
+    from dllm_audit.backend import Backend
     from dllm_audit.decode.tally import OnShapes
     from dllm_audit.evaluate.scoring import Answer
     from dllm_audit.models.loading import LoadedModel
@@ -38,7 +38,7 @@ class Decoding:
 
     items: Sequence[TaskPrompt]
     resolution: Resolution
-    session: Session
+    session: HeldSession
     given: Mapping[str, Any]
 
     def run(
@@ -72,7 +72,7 @@ class Scoring:
 
     items: Sequence[TaskQuestion]
     resolution: Resolution
-    session: LikelihoodSession
+    session: HeldSession
 
     def run(
         self,

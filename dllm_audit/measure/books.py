@@ -81,6 +81,21 @@ def close_books(
     return Books(tuple(entries), _host(log.seconds), wall_seconds)
 
 
+#: A foreign engine's clock may differ from ours by this share, or up to `_FAR` where that is little time: it makes itself ready.
+_NEAR, _FAR, _READY_SECONDS = 0.05, 0.25, 0.5
+
+
+def own_clock_books(engine_seconds: float, wall_seconds: float) -> Books | None:
+    """The books of a foreign engine whose own clock says another time than ours: they do not close. None where both agree.
+
+    engine_seconds: until its last answer, as it says. Its costs and counts mean nothing then, whatever they are.
+    """
+    off = abs(engine_seconds - wall_seconds)
+    if off <= _NEAR * wall_seconds or (off <= _FAR * wall_seconds and off <= _READY_SECONDS):
+        return None
+    return Books((), engine_seconds, wall_seconds)
+
+
 def _host(seconds: Mapping[str, float]) -> float:
     return sum(seconds.get(item, 0.0) for item in HOST_ITEMS)
 

@@ -100,6 +100,18 @@ def test_a_score_is_no_answer_and_must_be_a_number():
     assert "it is a ScoredAnswer and no Generation" in taken([score])[0][0].message
 
 
+def test_forwards_of_a_foreign_engine_that_its_log_does_not_have_are_noted(build):
+    results = [build("generation", "0"), build("generation", "1")]
+    found, log = taken(results, replace(LOG, shapes=(build("shape", "denoise", 4, 1, 20, 0.1),)))
+    assert found == results
+    assert log.notes == (
+        "Backend 'mine' counts 10 forwards in its results and 20 in the log of its engine, so its tokens per forward are not "
+        "to be relied on.",
+    )
+    agreeing = replace(LOG, shapes=(build("shape", "denoise", 4, 1, 10, 0.1),))
+    assert taken(results, agreeing)[1] is agreeing
+
+
 def test_an_engine_without_a_log_is_an_error_after_its_results(build):
     found: list = []
     with pytest.raises(BackendError, match=r"Backend 'mine' returned NoneType where the log of its engine is due"):

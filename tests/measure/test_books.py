@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dllm_audit.measure.books import close_books
+from dllm_audit.measure.books import close_books, own_clock_books
 from dllm_audit.records import EngineLog, ForwardShape
 
 
@@ -72,3 +72,16 @@ def test_a_backend_that_cannot_measure_its_forwards_has_no_books():
 
 def test_nothing_that_ran_has_no_books():
     assert close_books(log(), 1.0, lambda shapes, seconds: []) is None
+
+
+@pytest.mark.parametrize(("engine", "wall"), [(10.0, 10.4), (0.08, 0.1), (2.0, 2.4)])
+def test_a_foreign_engine_may_take_a_moment_to_make_itself_ready(engine, wall):
+    assert own_clock_books(engine, wall) is None
+
+
+@pytest.mark.parametrize(("engine", "wall"), [(0.001, 1.0), (9.0, 10.0), (0.05, 0.1), (2.0, 1.0)])
+def test_a_foreign_engine_whose_clock_is_not_ours_has_books_that_do_not_close(engine, wall):
+    """A plugin that divided its times by a thousand once was a thousand times as fast."""
+    books = own_clock_books(engine, wall)
+    assert books is not None
+    assert books.discrepancy == pytest.approx(engine / wall - 1)
