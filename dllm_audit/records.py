@@ -84,7 +84,8 @@ class Generation:
 
     output_ids: every canvas position after the prompt (before the suffix) in the blocks that were decoded, untrimmed.
     answer_ids: output ids cut at the first end-of-text token, or at the token in which the first stop string begins.
-    answered_tokens: length of `answer_ids`, mask tokens left out. committed_tokens: positions committed in the window.
+    Masks, padding and other tokens that show no text are none of them.
+    answered_tokens: length of `answer_ids`. committed_tokens: positions committed in the window.
     residual_masks: positions of decoded blocks that still hold a mask (only a `compat` program leaves any).
     forwards: forward passes of this row by kind. query_positions: sum of their widths.
     committing_forwards: those that may commit a token (the denominator of tau).

@@ -12,7 +12,7 @@ import torch
 from dllm_audit.decode.limits import Fault, fault_of, rows_that_fit
 from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
-from dllm_audit.decode.stops import StopStrings
+from dllm_audit.decode.stops import StopStrings, special_ids
 from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, join_logs, shapes_so_far
 from dllm_audit.errors import AuditError, DeviceError, Interrupted, ModelError, OutOfMemory, RequestError, UsageError
 from dllm_audit.measure.clock import Clock, Stopwatch, timer_for
@@ -111,6 +111,8 @@ class RecipeSession:
         #: So many rows are known to fit into memory, once more did not.
         self._most_rows: int | None = None
         self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
+        #: No answer, whatever the settings say ends one: a token of them shows no text.
+        self._unseen = frozenset(special_ids(model.tokenizer))
 
     def generate(
         self,
@@ -341,6 +343,11 @@ class RecipeSession:
         suffix = request.suffix_ids
         if suffix is None:
             suffix = self.encode(request.suffix, continues=True) if request.suffix else ()
+        if self.model.tokenizer is None and any(request.until):
+            raise RequestError(
+                f"The model folder {self.model.source.ref} has no tokenizer, so nobody can tell where a stop string comes. "
+                "Leave until out."
+            )
         if suffix and not recipe.cache.supports_suffix:
             raise RequestError(
                 "This backend decodes left to right and cannot see a suffix, so it cannot infill. "
@@ -372,8 +379,8 @@ class RecipeSession:
         if self.model.tokenizer is not None:
             text, answer, found = stops.cut(answer)
             stop = "until" if found else stop
-        mask = recipe.score.mask_token_id
-        return text, tuple(i for i in answer if i != mask), stop
+        unseen = {recipe.score.mask_token_id, *self._unseen}
+        return text, tuple(i for i in answer if i not in unseen), stop
 
 
 def encode_text(model: LoadedModel, text: str, continues: bool = False) -> tuple[int, ...]:

@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+def special_ids(tokenizer: PreTrainedTokenizerBase | None) -> dict[int, str]:
+    """The tokens that never show in text, by id: ends of text, padding, masks, marks of a chat. None without a tokenizer."""
+    added = {} if tokenizer is None else tokenizer.added_tokens_decoder
+    return {number: str(token) for number, token in added.items() if token.special}
+
+
 class StopStrings:
     """The stop strings of one kind of request, as texts and ids: one that is a special token never shows in text, so it stops
     by its id.
@@ -16,13 +22,7 @@ class StopStrings:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, until: Sequence[str]) -> None:
         self.tokenizer = tokenizer
-        special = {}
-        if tokenizer is not None:
-            special = {
-                str(token): number
-                for number, token in tokenizer.added_tokens_decoder.items()
-                if token.special and str(token) in until
-            }
+        special = {text: number for number, text in special_ids(tokenizer).items() if text in until}
         self.texts = () if tokenizer is None else tuple(stop for stop in until if stop and stop not in special)
         self.ids = frozenset(special.values())
         self._lasts = {text[-1] for text in self.texts}

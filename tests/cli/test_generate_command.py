@@ -193,7 +193,7 @@ def test_for_a_person_a_bad_line_is_a_sentence_and_a_count(call, tmp_path):
         b'\xef\xbb\xbf{"id": 1, "prompt_ids": [1]}\n',
         b'{"id": 1, "prompt_ids": [1]}\r\n\r\n',
         b'\n\n  {"id": 1, "prompt_ids": [1]}',
-        '{"id": 1, "prompt_ids": [1], "until": "a\u2028b\x85c"}\n'.encode(),
+        '{"id": "a\u2028b\x85c", "id": 1, "prompt_ids": [1]}\n'.encode(),
     ],
     ids=["byte-order mark", "CRLF", "empty lines", "line separators inside a text"],
 )

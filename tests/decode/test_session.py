@@ -70,6 +70,27 @@ def test_a_request_that_cannot_be_decoded_fails_alone():
     assert results["good"].output_ids == results["also good"].output_ids
 
 
+def test_a_stop_string_that_nothing_could_find_is_refused_and_not_left_out_silently():
+    result = only("uncached", until=("stop",))
+    assert isinstance(result, Failure)
+    assert result.message.endswith("has no tokenizer, so nobody can tell where a stop string comes. Leave until out.")
+    assert only("uncached", until=("",)).stop == "length"
+
+
+@pytest.mark.parametrize("name", ["dualcache", "ar"])
+def test_padding_is_no_answer_whatever_id_is_said_to_end_a_text(name):
+    """With another end of text the padding after an answer once counted, and the same text came two and a half times as fast."""
+    model = load_model(find_model({"dualcache": "tiny-mdm", "ar": "tiny-ar"}[name]), "cpu", "float32")
+    (end,) = model.traits.end_token_ids
+    prompt = "Question: Eva has 26 coins. She finds 31 more. How many coins does Eva have in the end?\nAnswer:"
+    settings = {"gen_length": 64, "eos_token_id": model.traits.vocab_size - 1}
+    results, _ = generate(name, [Request("a", prompt=prompt)], settings, model=model)
+    result = results["a"]
+    assert end in result.output_ids
+    assert end not in result.answer_ids
+    assert result.answered_tokens == len(result.answer_ids) == 64 - result.output_ids.count(end)
+
+
 def test_a_request_that_just_fits_is_decoded():
     result = only("dualcache", prompt_ids=(3,) * 4088)
     assert (result.prompt_tokens, result.committed_tokens) == (4088, 8)
