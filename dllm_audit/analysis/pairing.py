@@ -711,11 +711,11 @@ def _right_or_wrong(
     difference = Figure(
         interval.difference, "points", "derived", interval.low, interval.high, basis=f"{n} paired documents"
     )
+    when = "" if so_far is None else ", whenever one stops"
     if verdict == "not worse":
-        when = "" if so_far is None else ", whenever one stops"
         sentence = f"Not worse: a loss of {points} is excluded (one-sided 5 %{when})."
     elif verdict == "worse":
-        sentence = f"Worse: even the upper bound lies more than {points} below the baseline."
+        sentence = f"Worse: a loss of more than {points} is shown (one-sided 5 %{when})."
     elif n < needed:
         origin = "observed" if discordant >= 5 else "assumed"
         sentence = (
@@ -756,7 +756,7 @@ def _graded(metric: Metric, pairs: Sequence[tuple[float, float]], margin: float)
         verdict = "not worse" if mean - bound > -margin else "worse" if mean + bound < -margin else "open"
         sentence = {
             "not worse": f"Not worse: a loss of {margin:g} is excluded (one-sided 5 %, Student's t).",
-            "worse": f"Worse: even the upper bound lies more than {margin:g} below the baseline.",
+            "worse": f"Worse: a loss of more than {margin:g} is shown (one-sided 5 %, Student's t).",
             "open": f"Open: a loss of {margin:g} is neither excluded nor shown.",
         }[verdict]
     ours, theirs = (float(np.mean([pair[side] for pair in pairs])) for side in (0, 1))

@@ -58,14 +58,15 @@ def measure_device(device: torch.device, dtype: torch.dtype, name: str) -> Devic
         if "memory" not in str(error).lower():
             raise
         raise _no_room(device) from error
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    threads = torch.get_num_threads()
+    by = f", {threads} thread{'' if threads == 1 else 's'}" if device.type == "cpu" else ""
     return DeviceSpeed(
         name=name,
         bandwidth=max(reads),
         peak=max(products),
         status="measured",
         source=f"reading {size // MIB} MiB {len(reads)} times, multiplying {side} x {side} matrices of "
-        f"{str(dtype).removeprefix('torch.')} {len(products)} times{threads}",
+        f"{str(dtype).removeprefix('torch.')} {len(products)} times{by}",
         cache_bytes=cache,
         bandwidth_low=_lower_quartile(reads),
         peak_low=_lower_quartile(products),

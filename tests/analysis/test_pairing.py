@@ -66,6 +66,7 @@ def test_worse_is_decided_by_the_discordant_documents(pair):
     assert quality.difference.value == -0.5
     assert quality.p_value == pytest.approx(2 * 0.5**20)
     assert quality.verdict == "worse"
+    assert quality.sentence == "Worse: a loss of more than 2 points is shown (one-sided 5 %)."
     assert found.verdict == "Faster (2.00x, 2.00 to 2.00) and worse by 50.0 points."
 
 
@@ -155,6 +156,11 @@ def test_a_graded_score_is_compared_by_its_paired_differences(pair):
     assert found.quality.counts is None
     assert found.quality.difference.value == pytest.approx(0.01)
     assert found.quality.verdict == "not worse"
+
+
+def test_a_graded_score_is_worse_by_the_bound_that_decides(pair):
+    found = pair([0.5] * 9 + [0.4], [0.9] * 10)
+    assert found.quality.sentence == "Worse: a loss of more than 0.02 is shown (one-sided 5 %, Student's t)."
 
 
 def test_a_document_that_failed_on_one_side_is_in_no_quality(empty_store, build):

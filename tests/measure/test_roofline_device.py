@@ -29,7 +29,12 @@ def test_this_machine_reads_and_multiplies_at_a_believable_speed(quick):
     assert 1e7 < speed.peak_low <= speed.peak < 1e15
     assert "MiB" in speed.source
     assert "float32" in speed.source
-    assert f"{torch.get_num_threads()} threads" in speed.source
+
+
+def test_where_a_measured_speed_is_from_names_the_threads(quick, monkeypatch):
+    for threads, words in ((1, " times, 1 thread"), (2, " times, 2 threads")):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert measure_device(CPU, torch.float32, "here").source.endswith(words)
 
 
 def test_measuring_draws_nothing_from_the_generator_that_tokens_may_come_from(quick):

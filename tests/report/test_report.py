@@ -255,9 +255,30 @@ def test_times_that_are_far_off_make_nobody_the_fastest(empty_store, build):
     assert report.tasks[0].sentences[1] == (
         "No speed is concluded from ar: its times are not reliable (its parts add up to 5.3 % of its wall time)."
     )
+    assert (
+        report.tasks[0]
+        .sentences[0]
+        .startswith("The only configuration with reliable times: dualcache, threshold 0.9 on ")
+    )
     assert report.tasks[0].pairs[0].comparison.speed_verdict == "unknown"
     assert not any("faster" in sentence for sentence in report.verdict.may)
     assert any(sentence.startswith("Any speed of ar (") for sentence in report.verdict.may_not)
+
+
+def test_the_best_quality_is_named_without_a_speed_that_is_not_reliable(empty_store, build):
+    _timed(build, empty_store, _with_books(build("run_row", "a"), -0.947), 5.0)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.2, correct=0)
+    assert (
+        "Highest quality observed: ar on tiny-ar at 100 % exact match."
+        in gather(empty_store, NO_CLAIMS).tasks[0].sentences
+    )
+
+
+def test_an_interval_that_is_wider_than_in_the_table_says_why(empty_store, build):
+    _timed(build, empty_store, _with_books(build("run_row", "a"), -0.2), 0.5)
+    _timed(build, empty_store, build("diffusion_row", "b"), 0.495)
+    sentence = gather(empty_store, NO_CLAIMS).tasks[0].sentences[0]
+    assert sentence.endswith("tokens/s), widened because the books do not close, overlap.")
 
 
 def test_a_control_is_a_row_and_a_sentence_and_counts_as_a_run(empty_store, build):
@@ -271,7 +292,7 @@ def test_a_control_is_a_row_and_a_sentence_and_counts_as_a_run(empty_store, buil
     sentences = report.tasks[0].sentences
     assert any(sentence.startswith("The same configuration twice (ar, baseline): 1.11x (") for sentence in sentences)
     assert (
-        "What a control differs from 1 by, the machine makes up by itself: of other runs, a ratio within 1.11x of 1 is noise, "
+        "The machine makes up such a difference by itself: of other runs, a ratio within 1.11x of 1 is noise, "
         "since the A/A control differs from itself by that."
     ) in sentences
     assert any("but for what the control repeated" in sentence for sentence in report.verdict.may_not)

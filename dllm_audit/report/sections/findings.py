@@ -75,11 +75,11 @@ def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None, 
     reliable = [row for row in rows if not isinf(row.doubt)]
     sentences = []
     if reliable:
-        fastest = _fastest(reliable, "", where, metric, noise)
-        sentences.append(fastest)
+        among = (" with reliable times" if len(reliable) < len(rows) else "") + where
+        sentences.append(_fastest(reliable, "", among, metric, noise))
         diffusion = [row for row in reliable if row.summary.run["kind"] == "diffusion"]
         if diffusion and len(diffusion) < len(reliable) and max(reliable, key=_speed) not in diffusion:
-            sentences.append(_fastest(diffusion, " diffusion run", where, metric, noise))
+            sentences.append(_fastest(diffusion, " diffusion run", among, metric, noise))
     for row in rows:
         if isinf(row.doubt):
             sentences.append(f"No speed is concluded from {row.label}: its times are not reliable ({row.doubted}).")
@@ -113,10 +113,10 @@ def _fastest(rows: Sequence[RunRow], what: str, where: str, metric: Metric | Non
     between = " and ".join(
         f"{row.label} ({number(_ends(row)[0])} to {number(_ends(row)[1])} {row.pace.unit})" for row in (first, next_one)
     )
-    how = "overlap"
+    how = ", widened because the books do not close, overlap" if max(first.doubt, next_one.doubt) > 1 else " overlap"
     if _ends(first)[0] > _ends(next_one)[1]:
         how += f" within the {number(noise)}x that runs of one configuration differ by"
-    return f"No fastest{what} can be named{where}: the intervals of {between} {how}."
+    return f"No fastest{what} can be named{where}: the intervals of {between}{how}."
 
 
 def _ends(row: RunRow) -> tuple[float, float]:
@@ -161,10 +161,12 @@ def _task_headline(pairs: Sequence[PairRow], rows: Sequence[RunRow]) -> str:
 
 
 def _described(row: RunRow, metric: Metric | None) -> str:
+    """A run with its speed, where its times are reliable, and its quality."""
     quality = same_metric(row.summary, metric)
-    text = f"{row.label} on {row.model}, {number(_speed(row))} {row.pace.unit}"
-    if row.pace.has_interval:
-        text += f" ({interval(row.pace, number)})"
+    text = f"{row.label} on {row.model}"
+    if not isinf(row.doubt):
+        text += f", {number(_speed(row))} {row.pace.unit}"
+        text += f" ({interval(row.pace, number)})" if row.pace.has_interval else ""
     if row.summary.unfinished:
         text += f", unfinished ({row.summary.unfinished})"
     if quality is None or quality.figure.value is None:
