@@ -326,7 +326,7 @@ class Decomposition:
         return (
             f"The candidate answers {first.ratio:.3g}x the tokens per forward, its forwards run at {second.ratio:.3g}x the rate, "
             f"and they take {third.candidate:.0%} of its time against {third.baseline:.0%} of the baseline's. What of that is the "
-            f"algorithm's and what the engine's cannot be told, because {self.reason}."
+            f"algorithm's and what the engine's cannot be told: {self.reason}."
         )
 
     def texts(self, shown: Callable[[float], str]) -> tuple[str, ...]:

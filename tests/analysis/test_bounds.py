@@ -193,7 +193,7 @@ def test_models_in_the_cache_are_decomposed_by_what_was_measured_and_the_sentenc
     assert (found.algorithm, found.engine, found.candidate.bound_seconds) == (None, None, None)
     assert found.sentence == (
         "The candidate answers 1.25x the tokens per forward, its forwards run at 0.237x the rate, and they take 90% of its "
-        "time against 80% of the baseline's. What of that is the algorithm's and what the engine's cannot be told, because of "
+        "time against 80% of the baseline's. What of that is the algorithm's and what the engine's cannot be told: of "
         "tiny-ar, the weights (0.00191 MiB) fit into the last-level cache (2 MiB), so a share of what memory allows means "
         "nothing."
     )
