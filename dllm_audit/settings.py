@@ -78,6 +78,8 @@ _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", 
 
 #: Hours of one answer on any device; a number above it is a slip of the keyboard.
 MOST_STEPS = 1_000_000
+MOST_SAMPLES = 1_000_000
+MOST_BATCH = 65_536
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("gen_length", int, "Positions to generate.", minimum=1),
@@ -111,7 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
         "Commit the surest while their entropies (nats), all but the highest, add up to at most this.",
         minimum=0,
     ),
-    Setting("temperature", float, "0 is greedy; above 0 adds Gumbel noise per request.", minimum=0),
+    Setting("temperature", float, "0 is greedy; above 0 adds Gumbel noise per request.", minimum=0, maximum=1e6),
     Setting("cfg_scale", float, "Strength of classifier-free guidance; doubles the forwards.", minimum=0),
     Setting(
         "confidence",
@@ -291,6 +293,11 @@ class LikelihoodSettings:
             raise UsageError(f"samples={self.samples}: a standard error needs two or more.")
         if self.batch_size < 1:
             raise UsageError(f"batch_size={self.batch_size}: at least one sequence must be in a forward.")
+        for name, most in (("samples", MOST_SAMPLES), ("batch_size", MOST_BATCH)):
+            if getattr(self, name) > most:
+                raise UsageError(f"{name}={getattr(self, name)} is too large: it must be at most {most:,}.")
+        if not (math.isfinite(self.cfg_scale) and self.cfg_scale >= 0):
+            raise UsageError(f"cfg_scale={self.cfg_scale:g} is no strength of guidance: give a number from 0.")
         if self.compat not in (None, "llada"):
             raise UsageError(
                 f"compat={self.compat} reproduces a way of decoding text. For log-likelihoods there is compat=llada."

@@ -175,6 +175,7 @@ def test_a_value_is_read_from_text_or_json(name, value, parsed):
         ("threshold", -0.1, "Setting threshold=-0.1 is too small: it must be at least 0."),
         ("factor", 0, "Setting factor=0 is too small: it must be above 0."),
         ("temperature", -1, "Setting temperature=-1 is too small: it must be at least 0."),
+        ("temperature", 1e308, "Setting temperature=1e+308 is too large: it must be at most 1,000,000."),
         ("mask_token_id", -1, "Setting mask_token_id=-1 is too small: it must be at least 0."),
         (
             "threshold",

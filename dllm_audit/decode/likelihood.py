@@ -165,7 +165,7 @@ def check_model(traits: ModelTraits, settings: LikelihoodSettings) -> None:
     mask = settings.mask_token_id if settings.mask_token_id is not None else traits.mask_token_id
     if mask is None:
         raise ModelError("This model states no mask token: say --mask-token-id N.")
-    if mask >= traits.vocab_size:
+    if not 0 <= mask < traits.vocab_size:
         raise ModelError(f"mask_token_id={mask} is outside this model's vocabulary of {traits.vocab_size} tokens.")
 
 
@@ -199,11 +199,10 @@ def check_answer(
 def start_id(traits: ModelTraits) -> int | None:
     """What stands before a text that has no prompt: begin-of-text, or for a model that needs something, end-of-text.
 
-    So does lm-eval, whose values are to be compared with.
+    So does lm-eval, whose values are to be compared with. An id that the model does not have is none.
     """
-    if traits.bos_token_id is not None or traits.attention != "causal":
-        return traits.bos_token_id
-    return next(iter(traits.end_token_ids), None)
+    ends = traits.end_token_ids if traits.attention == "causal" else ()
+    return next((id for id in (traits.bos_token_id, *ends) if id is not None and 0 <= id < traits.vocab_size), None)
 
 
 def width_of(traits: ModelTraits, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> int:

@@ -16,6 +16,7 @@ import yaml
 from dllm_audit.errors import TaskError, UsageError, did_you_mean
 from dllm_audit.evaluate.deadline import template_ends
 from dllm_audit.evaluate.loading import load_tasks
+from dllm_audit.evaluate.mistakes import named
 from dllm_audit.files import refuse_special
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def word(task: Any, template: Template) -> None:
                 return str(compiled.render(**doc))
         except UndefinedError as error:
             raise TaskError(f"Template {template.name!r} asks for what a document does not have: {error}.") from error
-        except (TemplateError, ArithmeticError, TypeError, ValueError, MemoryError) as error:
-            raise TaskError(f"Template {template.name!r} cannot word a document: {error}.") from error
+        except (TemplateError, ArithmeticError, TypeError, ValueError, MemoryError, RecursionError) as error:
+            raise TaskError(f"Template {template.name!r} cannot word a document ({named(error)}).") from error
 
     task.set_config(key="doc_to_text", value=doc_to_text)
     # lm-eval took a copy of the wording for the worked examples.

@@ -117,8 +117,14 @@ def find_model(ref: str, families: tuple[ModelFamily, ...] = FAMILIES, weights: 
     for id in (traits.mask_token_id, traits.bos_token_id, *traits.end_token_ids):
         if id is not None and not _is_whole(id):
             raise ModelError(f"{ref}: token id {id!r} in its config.json or generation_config.json is no whole number.")
-    if traits.attention == "block" and not (_is_whole(traits.block_length) and traits.block_length):
-        raise ModelError(f"{ref}: a block-diffusion model must state block_length in its config.json.")
+    block_length = traits.block_length
+    if traits.attention == "block" and not (
+        _is_whole(block_length) and 1 <= (block_length or 0) <= traits.max_positions
+    ):
+        raise ModelError(
+            f"{ref}: a block-diffusion model must state block_length in its config.json, from 1 to its context of "
+            f"{traits.max_positions}."
+        )
     return ModelSource(ref, folder, provenance, revision, fields, family, traits)
 
 
@@ -138,6 +144,10 @@ _SIZES = (
 )
 
 
+#: Far beyond any network; building one of a billion layers would not end.
+_MOST_LAYERS = 10_000
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -147,6 +157,9 @@ def _check_sizes(network: dict[str, Any], ref: str) -> None:
     for name in _SIZES:
         if name in network and not (_is_whole(network[name]) and network[name] > 0):
             raise ModelError(f"{ref}: its config.json means {name}={network[name]!r}, which is no size of a network.")
+    layers = network.get("num_hidden_layers", 1)
+    if layers > _MOST_LAYERS:
+        raise ModelError(f"{ref}: its config.json means {layers:,} layers, and at most {_MOST_LAYERS:,} are built.")
 
 
 def _looks_like_hub_id(ref: str) -> bool:
@@ -192,6 +205,18 @@ def _read_object(path: Path) -> dict[str, Any]:
     return fields
 
 
+#: Of a name of a file that is not there, so many characters are shown.
+_LONGEST_NAME = 200
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a regular file of that name, which an index may have made up: a pipe would never be read to its end."""
+    try:
+        return path.is_file()
+    except OSError:  # no name of a file
+        return False
+
+
 def weight_files(folder: Path, ref: str) -> list[Path]:
     """The safetensors files of a model folder, in name order. Raises ModelError when there are none."""
     files = sorted(folder.glob("*.safetensors"))
@@ -201,10 +226,10 @@ def weight_files(folder: Path, ref: str) -> list[Path]:
             names = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"{index} cannot be read: {error}.") from error
-        missing = sorted(name for name in names if os.sep in name or not (folder / name).exists())
+        missing = sorted(name for name in names if os.sep in name or not _is_file(folder / name))
         if missing:
             raise ModelError(
-                f"{ref} lacks {len(missing)} of its weight files, the first is {missing[0]}. Copy them again."
+                f"{ref} lacks {len(missing)} of its weight files, the first is {missing[0][:_LONGEST_NAME]}. Copy them again."
             )
         return [folder / name for name in sorted(names)]
     model_file = folder / "model.safetensors"
@@ -342,6 +367,11 @@ def _load_weights(module: PreTrainedModel, source: ModelSource, device: torch.de
                         unknown += [] if name.endswith(_DERIVED) else [key]
                         continue
                     tensor = file.get_tensor(key)
+                    if not tensor.is_floating_point():
+                        raise ModelError(
+                            f"{path.name}: {key} holds {str(tensor.dtype).removeprefix('torch.')} numbers, which are no weights "
+                            "without what unpacks them. Use a checkpoint that is not quantised."
+                        )
                     wanted = _shape_of_part(place, expected[name])
                     if tuple(tensor.shape) != wanted:
                         raise ModelError(

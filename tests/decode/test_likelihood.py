@@ -183,6 +183,8 @@ def test_an_autoregressive_answer_without_a_prompt_follows_the_begin_or_else_the
     assert (traits.bos_token_id, traits.end_token_ids) == (None, (END,))
     assert score("llama", prompt=()).loglikelihood == score("llama", prompt=(END,)).loglikelihood
     assert start_id(replace(traits, bos_token_id=7)) == 7
+    assert start_id(replace(traits, bos_token_id=10**6, end_token_ids=(-1, 97, 2))) == 2
+    assert start_id(replace(traits, bos_token_id=-1, end_token_ids=(10**6,))) is None
     with pytest.raises(RequestError, match=r"^The prompt is empty, and this model predicts"):
         check_answer(replace(traits, end_token_ids=()), (), (5,), LikelihoodSettings())
 
@@ -243,6 +245,7 @@ def test_enumerating_a_long_answer_is_refused_with_its_cost():
         ("llama", {"cfg_scale": 1.0}, UsageError, "are for diffusion models"),
         ("llama-block", {"cfg_scale": 1.0}, UsageError, "this one works in blocks"),
         ("dream", {"mask_token_id": 97}, ModelError, "mask_token_id=97 is outside"),
+        ("dream", {"mask_token_id": -1}, ModelError, "mask_token_id=-1 is outside"),
     ],
 )
 def test_settings_that_mean_nothing_for_a_model_are_refused(family, settings, error, said):
@@ -251,7 +254,8 @@ def test_settings_that_mean_nothing_for_a_model_are_refused(family, settings, er
 
 
 @pytest.mark.parametrize("settings", [{"samples": 1}, {"batch_size": 0}, {"compat": "llada", "samples": 40},
-                                      {"compat": "llada", "samples": 16}])  # fmt: skip
+                                      {"compat": "llada", "samples": 16}, {"samples": 10**30}, {"batch_size": 10**30},
+                                      {"cfg_scale": math.nan}, {"cfg_scale": math.inf}, {"cfg_scale": -1.0}])  # fmt: skip
 def test_samples_that_give_no_standard_error_or_no_whole_batch_are_refused(settings):
     """The original divides by zero when it has fewer samples than a batch."""
     with pytest.raises(UsageError):

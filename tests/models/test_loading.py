@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def test_a_config_that_lacks_a_field(folder):
         {"n_heads": 0},
         {"n_heads": 3},
         {"n_layers": -1},
+        {"n_layers": 10**9},
         {"n_layers": None},
         {"max_sequence_length": "long"},
         {"embedding_size": "many"},
@@ -284,7 +286,24 @@ def test_an_index_cannot_lead_out_of_the_folder(folder):
 
 def test_a_block_diffusion_model_must_state_its_block_length(llama):
     write_config(llama, architectures=["LlamaForBlockDiffusion"])
-    assert refused(llama) == f"{llama}: a block-diffusion model must state block_length in its config.json."
+    said = f"{llama}: a block-diffusion model must state block_length in its config.json, from 1 to its context of "
+    assert refused(llama).startswith(said)
+    for wrong in (0, -4, 10**30, 2.0, "a"):
+        write_config(llama, architectures=["LlamaForBlockDiffusion"], mask_token_id=5, block_length=wrong)
+        assert refused(llama).startswith(said)
+
+
+@pytest.mark.parametrize("name", ["pipe", ".", "x" * 5000, "a\0b"], ids=["pipe", "folder", "long", "no name"])
+def test_an_index_that_names_no_file_is_refused_and_never_waited_for(folder, name):
+    os.mkfifo(folder / "pipe")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    assert refused(folder) == f"{folder} lacks 1 of its weight files, the first is {name[:200]}. Copy them again."
+
+
+def test_packed_integers_are_no_weights(folder):
+    state = load_file(folder / "model.safetensors")
+    save_file({key: weight.to(torch.int8) for key, weight in state.items()}, folder / "model.safetensors")
+    assert "holds int8 numbers, which are no weights without what unpacks them" in refused(folder)
 
 
 # -- what can be loaded --
