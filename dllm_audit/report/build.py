@@ -9,7 +9,7 @@ import shlex
 from dllm_audit.analysis.baseline import MATERIALLY_SLOWER
 from dllm_audit.analysis.pairing import SINGLE_RUN_NOISE
 from dllm_audit.analysis.plain import visible
-from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
+from dllm_audit.report.formats import interval, number, percent, points, probability, seconds, token_text
 from dllm_audit.report.page import Report
 from dllm_audit.report.sections.checks import quantity
 from dllm_audit.report.sections.claims import seen_in
@@ -35,6 +35,7 @@ def render(report: Report) -> str:
         percent=percent,
         seconds=seconds,
         points=points,
+        probability=probability,
         vis=visible,
         token=token_text,
         svg=Markup,

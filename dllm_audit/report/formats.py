@@ -23,6 +23,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def probability(value: float | None) -> str:
+    """The p-value of a test with two significant digits; below 0.0001 no more than that."""
+    return "< 0.0001" if value is not None and value < 0.0001 else number(value, 2)
+
+
 def percent(value: float | None, decimals: int = 0) -> str:
     """A share in 0..1 as a percentage."""
     if value is None or not isfinite(value):

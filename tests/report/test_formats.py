@@ -1,7 +1,7 @@
 import pytest
 
 from dllm_audit.analysis.figures import Figure
-from dllm_audit.report.formats import interval, number, percent, points, seconds, token_text
+from dllm_audit.report.formats import interval, number, percent, points, probability, seconds, token_text
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,12 @@ def test_shares_points_and_durations():
     assert points(0.05) == "+5.0"
     assert seconds(0.0123) == "12.3 ms"
     assert seconds(1.5) == "1.50 s"
+
+
+def test_a_probability_has_no_row_of_zeros():
+    assert [probability(p) for p in (None, 1.0, 0.0703, 0.0004, 0.00009, 3.6e-12)] == [
+        "–", "1.0", "0.070", "0.00040", "< 0.0001", "< 0.0001",
+    ]  # fmt: skip
 
 
 def test_an_interval_that_is_open_at_one_end_says_which():

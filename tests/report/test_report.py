@@ -292,8 +292,8 @@ def test_a_control_is_a_row_and_a_sentence_and_counts_as_a_run(empty_store, buil
     sentences = report.tasks[0].sentences
     assert any(sentence.startswith("The same configuration twice (ar, baseline): 1.11x (") for sentence in sentences)
     assert (
-        "The machine makes up such a difference by itself: of other runs, a ratio within 1.11x of 1 is noise, "
-        "since the A/A control differs from itself by that."
+        "The machine makes up such a difference by itself: of other runs of that command, a ratio within 1.11x of 1 is "
+        "noise, since the A/A control differs from itself by that."
     ) in sentences
     assert any("but for what the control repeated" in sentence for sentence in report.verdict.may_not)
     assert "The same configuration twice (A/A control)" in render(gather(empty_store, NO_CLAIMS))
