@@ -2,8 +2,9 @@
 
 "Faster than a weak baseline" is not "faster". A baseline is weak (the trap `weak_baseline`) when it is materially slower
 than transformers' `generate` on the same weights, prompts and batch: the whole interval of its speed over that of `generate`
-lies below MATERIALLY_SLOWER. Or when it takes more than twice as long as the device needs at least. Where the interval lies
-on both sides of MATERIALLY_SLOWER, or is not known, that is undecided.
+lies below MATERIALLY_SLOWER. Or when it takes more than twice as long as the device needs at least. Or when it is made to
+decode on after its answers have ended, one forward a token, which costs a diffusion decoder next to nothing. Where the interval
+lies on both sides of MATERIALLY_SLOWER, or is not known, that is undecided.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dllm_audit.analysis.figures import Figure, ratio
+from dllm_audit.analysis.rows import speed_alone
 from dllm_audit.measure.library import GENERATE, LOOKUP, OURS, LibraryComparison, Turns
 from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval
 
@@ -28,6 +30,9 @@ two slower is no weaker than the next version of a library makes it, and no verd
 LEAST_SHARE = 0.5
 """Below this share of what the device allows a baseline is weak; the traps of published claims use the same."""
 
+MOST_BEYOND = 0.1
+"""A baseline of whose tokens more than this share come after the end of its answers is weak: nobody would run it so."""
+
 _SEED = 20251130
 
 StrengthVerdict = Literal["weak", "not weak", "undecided", "unknown"]
@@ -39,8 +44,9 @@ class Strength:
 
     generate: its speed over that of transformers' `generate`; lookup: over that with prompt lookup, unknown where more
     than one request is in flight. Both in tokens/s, of provenance "library". same_tokens: whether `generate` gave the
-    same ones. share: the least seconds of its forwards over its whole wall time.
-    observed: what they were observed on; None where nothing was. verdict: "weak" where one of the two rules fires,
+    same ones. share: the least seconds of its forwards over its whole wall time. beyond: share of its tokens that it decoded
+    after its answers had ended, where its settings did not let it stop there; 0 where they did.
+    observed: what they were observed on; None where nothing was. verdict: "weak" where one of the three rules fires,
     "undecided" where none does and the turns beside `generate` cannot tell, "unknown" where neither could be looked at.
     """
 
@@ -49,6 +55,7 @@ class Strength:
     lookup: Figure
     same_tokens: bool | None
     share: Figure
+    beyond: float = 0.0
 
     @property
     def slower_than_generate(self) -> bool:
@@ -68,8 +75,13 @@ class Strength:
         return self.share.value is not None and self.share.value < LEAST_SHARE
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it was made to decode on after its answers had ended."""
+        return self.beyond > MOST_BEYOND
+
+    @property
     def verdict(self) -> StrengthVerdict:
-        if self.slower_than_generate or self.below_half_of_the_bound:
+        if self.slower_than_generate or self.below_half_of_the_bound or self.goes_on:
             return "weak"
         if self.undecided_beside_generate:
             return "undecided"
@@ -93,11 +105,13 @@ class Strength:
         """The verdict with its reasons."""
         beside, bound = self._beside_generate(), self._against_the_bound()
         if self.verdict == "weak":
-            why = [
-                text
-                for text, fires in ((beside, self.slower_than_generate), (bound, self.below_half_of_the_bound))
-                if fires
-            ]
+            on = f"{self.beyond:.0%} of its tokens come after the end of its answers, where stop_at_eos would have let it stop"
+            rules = (
+                (beside, self.slower_than_generate),
+                (bound, self.below_half_of_the_bound),
+                (on, self.goes_on),
+            )
+            why = [text for text, fires in rules if fires]
             return f"The baseline is weak: {' and '.join(why)}."
         if self.verdict == "undecided":
             return f"Whether the baseline is weak is undecided: {beside}; {bound}."
@@ -135,6 +149,7 @@ class Strength:
             "provenance": "library",
             **{name: {k: v for k, v in vars(figure).items() if v != ""} for name, figure in figures},
             "same_tokens": self.same_tokens,
+            "beyond_the_answers": self.beyond,
             "observed": None if self.observed is None else self.observed.as_dict(),
         }
 
@@ -150,11 +165,11 @@ def strength_of(baseline: RunSummary) -> Strength | None:
         if isinstance(facts, Mapping) and facts.get("reason"):
             reason += f" ({str(facts['reason']).rstrip('.')})"
         nothing = Figure(None, "x", "measured", reason=reason)
-        return Strength(None, nothing, nothing, None, _share(baseline))
+        return Strength(None, nothing, nothing, None, _share(baseline), _beyond(baseline))
     lookup = speed_over(observed, LOOKUP, "prompt lookup decodes one request at a time")
     theirs = observed.side(GENERATE)
     same = None if theirs is None else theirs.equal == observed.prompts
-    return Strength(observed, speed_over(observed, GENERATE), lookup, same, _share(baseline))
+    return Strength(observed, speed_over(observed, GENERATE), lookup, same, _share(baseline), _beyond(baseline))
 
 
 def speed_over(observed: LibraryComparison, name: str, missing: str = "it was not observed") -> Figure:
@@ -171,6 +186,14 @@ def speed_over(observed: LibraryComparison, name: str, missing: str = "it was no
 
 def _turns(side: Turns) -> list[list[Batch]]:
     return [[Batch(side.tokens, seconds)] for seconds in side.seconds]
+
+
+def _beyond(baseline: RunSummary) -> float:
+    """Share of the tokens of a run that came after its answers and what ended each; 0 where it could stop, or had fixed work."""
+    if baseline.run["settings"].get("stop_at_eos") is not False or speed_alone(baseline.run):
+        return 0.0
+    after = baseline.committed_tokens - baseline.answered_tokens - baseline.answered
+    return max(0, after) / baseline.committed_tokens if baseline.committed_tokens else 0.0
 
 
 def _share(baseline: RunSummary) -> Figure:

@@ -51,6 +51,27 @@ def test_a_baseline_that_generate_outruns_in_every_turn_is_weak(add):
     assert found.as_dict()["weak_baseline"] is True
 
 
+@pytest.mark.parametrize(
+    ("settings", "committed", "weak"),
+    [
+        ({"stop_at_eos": False}, 64, True),
+        ({"stop_at_eos": False}, 5, False),
+        ({"stop_at_eos": True}, 64, False),
+        ({}, 64, False),
+    ],
+)
+def test_a_baseline_that_decodes_on_after_its_answers_is_weak(empty_store, build, settings, committed, weak):
+    """Without stop_at_eos an autoregressive decoder pays one forward for each token of padding, a diffusion decoder hardly any."""
+    row = build("run_row", "base", settings=settings)
+    build("add_run", empty_store, row, [build("generation", committed=committed)] * 6, [1] * 6, makespan=3.0)
+    found = strength_of(summarise(empty_store, "base"))
+    assert (found.verdict == "weak") is weak
+    if weak:
+        assert found.sentence == (
+            "The baseline is weak: 92% of its tokens come after the end of its answers, where stop_at_eos would have let it stop."
+        )
+
+
 def test_a_baseline_that_generate_outruns_by_two_per_cent_is_not_weak(add):
     found = add(observed(generate=(0.98,) * 5))
     assert found.generate.high < 1
