@@ -137,7 +137,9 @@ def candidates(runs: Sequence[Run], side: Side) -> list[Run]:
 
 
 def pair(runs: Sequence[Run], sides: Sides) -> tuple[Run, Run] | None:
-    """(candidate, reference) with the fewest nuisances between them; None when one side has no run."""
+    """(candidate, reference) with the fewest nuisances between them, then those over the most documents, then those of one
+    command; None when one side has no run.
+    """
     from dllm_audit.analysis.manifests import compare_manifests
 
     assert sides.reference is not None
@@ -151,6 +153,7 @@ def pair(runs: Sequence[Run], sides: Sides) -> tuple[Run, Run] | None:
         pairs,
         key=lambda found: (
             len(compare_manifests(*found).nuisance),
+            -min(run["planned_requests"] for run in found),
             found[0]["invocation"] != found[1]["invocation"],
             found[0]["repeat"] != found[1]["repeat"],
         ),

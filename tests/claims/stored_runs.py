@@ -55,6 +55,7 @@ def store_run(
     command="",
     load="closed",
     sequential=None,
+    invocation="one",
 ):
     """Store one run. `right`: documents that it answers correctly. `tokens(doc)`: its answer; ten tokens by default.
 
@@ -75,7 +76,7 @@ def store_run(
         store.begin_run(
             {
                 "run_id": run_id,
-                "invocation": "one",
+                "invocation": invocation,
                 "content_key": run_id,
                 "backend": backend,
                 "provenance": "reference",

@@ -283,6 +283,20 @@ def test_five_repeats_are_judged_together_and_all_of_them_listed(database):
     assert len(check.runs) == 10
 
 
+def test_runs_over_more_documents_are_judged_rather_than_fewer_of_one_command(database):
+    for name, settings, given, seconds, made_by, documents in (
+        ("few fast", THRESHOLD, ["threshold"], 0.5, "one", 4),
+        ("few slow", ONE, ["tokens_per_step"], 1.0, "one", 4),
+        ("many fast", THRESHOLD, ["threshold"], 0.5, "two", 40),
+        ("many slow", ONE, ["tokens_per_step"], 1.0, "three", 40),
+    ):
+        store_run(
+            database, name, "uncached", settings=settings, given=given, seconds=seconds, documents=documents,
+            invocation=made_by,
+        )  # fmt: skip
+    assert verdict_of(database, mechanism(quantity="time ratio")).runs == ("many fast", "many slow")
+
+
 # -- many at once --
 
 
