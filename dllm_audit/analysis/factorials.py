@@ -22,7 +22,7 @@ from dllm_audit.analysis.pairing import (
     scaled_to_makespan,
     with_doubt,
 )
-from dllm_audit.analysis.repeats import RepeatGroup
+from dllm_audit.analysis.repeats import RepeatGroup, documents_of
 from dllm_audit.analysis.rows import stands_alone
 from dllm_audit.analysis.summary import Metric, RunSummary
 from dllm_audit.statistics.factorial import TOLERANCE, FactorialEffects, Together, factorial_effects, how_together
@@ -184,7 +184,9 @@ _NO_SPEED = Figure(None, "x", "derived", reason="a cell answered no tokens, or t
 
 
 def _effects(store: Store, cells: Sequence[FactorialCell]) -> tuple[Figure, Figure, Figure]:
-    """Both effects and the interaction: over repeats where there are enough, else over the documents of the first runs."""
+    """Both effects and the interaction: over repeats where there are enough, and their documents where requests stand alone;
+    else over the documents of the first runs.
+    """
     timed = [
         {s.run["repeat"]: s for s in cell.group.summaries if s.answered_tokens and s.makespan_seconds.value}
         for cell in cells
@@ -199,8 +201,13 @@ def _effects(store: Store, cells: Sequence[FactorialCell]) -> tuple[Figure, Figu
         return _figures(found, f"{len(documents[0])} documents, one run each", "documents", True)
     if not common:
         return _NO_SPEED, _NO_SPEED, _NO_SPEED
-    repeats = [[_whole(runs[number]) for number in common] for runs in timed]
-    found = factorial_effects(*repeats, generator=generator)
+    repeated = [[runs[number] for number in common] for runs in timed]
+    by_document = documents_of(repeated)
+    if by_document is not None:
+        found = factorial_effects(*by_document, level="crossed", generator=generator)
+        basis = f"{len(common)} repeats of {len(repeated[0][0].documents)} documents"
+        return _figures(found, basis, "repeats", False)
+    found = factorial_effects(*([_whole(run) for run in runs] for runs in repeated), generator=generator)
     return _figures(found, f"{len(common)} repeats", "repeats", False)
 
 

@@ -1,7 +1,8 @@
 """Repeats of one configuration: how its speed varies from run to run.
 
 Requests of one run share a machine's mood, so an interval over them says nothing about another day's run. With five
-repeats or more the repeats themselves are drawn; with fewer, the variation between runs is unknown.
+repeats or more the repeats themselves are drawn; with fewer, the variation between runs is unknown. Repeats have the same
+documents, so drawing them says nothing of others: where requests stand alone, documents are drawn too, across all repeats.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from dllm_audit.analysis.figures import Figure
-from dllm_audit.analysis.summary import SEED, RunSummary
-from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch, speedup_interval, throughput_interval
+from dllm_audit.analysis.figures import Figure, Status
+from dllm_audit.analysis.summary import SEED, RunSummary, draws_for
+from dllm_audit.statistics.throughput import (
+    MINIMUM_CLUSTERS,
+    Batch,
+    RatioInterval,
+    Repeat,
+    speedup_interval,
+    throughput_interval,
+)
 
 _SAME = (
     "invocation", "backend", "provenance", "model", "task", "role", "concurrency", "load", "arrival_rate", "fidelity",
@@ -64,7 +72,12 @@ def repeated_pace(summaries: Sequence[RunSummary]) -> Figure:
     first = summaries[0].pace
     if len(summaries) == 1:
         return first
-    return repeated_rate(summaries, lambda summary: summary.done_work, first.unit)
+    timed = [summary for summary in summaries if summary.makespan_seconds.value]
+    sides = documents_of([timed])
+    if sides is None:
+        return repeated_rate(summaries, lambda summary: summary.done_work, first.unit)
+    found = throughput_interval(sides[0], level="crossed", draws=draws_for(len(sides[0][0])), generator=_generator())
+    return _figure(found, first.unit, "measured", len(timed), len(timed[0].documents))
 
 
 def repeated_rate(summaries: Sequence[RunSummary], work: Callable[[RunSummary], int], unit: str) -> Figure:
@@ -72,8 +85,44 @@ def repeated_rate(summaries: Sequence[RunSummary], work: Callable[[RunSummary], 
     batches = [Batch(work(s), seconds) for s in summaries if (seconds := s.makespan_seconds.value)]
     if not batches:
         return Figure(None, unit, "measured", reason="no time was measured")
-    found = throughput_interval([[b] for b in batches], generator=np.random.default_rng(SEED))
-    return _figure(found.ratio, found.low, found.high, unit, "measured", len(batches))
+    found = throughput_interval([[b] for b in batches], generator=_generator())
+    return _figure(found, unit, "measured", len(batches))
+
+
+def documents_of(sides: Sequence[Sequence[RunSummary]], to_makespan: bool = True) -> list[list[Repeat]] | None:
+    """For each side its repeats, in each of them one batch for every document, at the same place in all.
+
+    sides: runs that took time. to_makespan: the time between requests is shared out, and work is what the pace counts; else a
+    document counts 1. None where fewer than five repeats or documents can be drawn: requests shared forwards, or repeats have
+    different documents.
+    """
+    from dllm_audit.analysis.pairing import document_batches
+
+    runs = [run for side in sides for run in side]
+    known = list(runs[0].documents) if runs else []
+    if min([len(known), *map(len, sides)]) < MINIMUM_CLUSTERS or any(set(r.documents) != set(known) for r in runs):
+        return None
+    rows = [[_row(run, key, to_makespan) for run in runs] for key in known]
+    try:
+        batches = iter(document_batches(rows, "work"))
+    except ValueError:
+        return None
+    found: list[list[Repeat]] = [[next(batches) for _ in side] for side in sides]
+    return found if len(found[0][0]) >= MINIMUM_CLUSTERS else None
+
+
+def _row(run: RunSummary, key: Any, to_makespan: bool) -> dict[str, float]:
+    """What a document took in one run."""
+    work, seconds = run.documents[key]
+    if not to_makespan:
+        return {"work": 1.0, "total_seconds": seconds}
+    total = sum(seconds for _, seconds in run.documents.values())
+    scale = (run.makespan_seconds.value or 0.0) / total if total else 0.0
+    return {"work": work, "total_seconds": seconds * scale}
+
+
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(SEED)
 
 
 def paired_repeats(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> list[tuple[RunSummary, RunSummary]]:
@@ -84,28 +133,37 @@ def paired_repeats(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> 
 
 def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Speed of one configuration over another, repeat by repeat; None where fewer than two repeats can be paired."""
-    return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value))
+    return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value), to_makespan=True)
 
 
 def repeated_time(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Seconds a request of the second configuration over those of the first, as `repeated_speed` pairs them."""
-    return _over_repeats(ours, theirs, lambda s: (s.answered, sum(share.seconds for share in s.seconds)))
+    return _over_repeats(
+        ours, theirs, lambda s: (s.answered, sum(share.seconds for share in s.seconds)), to_makespan=False
+    )
 
 
 def _over_repeats(
     ours: Sequence[RunSummary],
     theirs: Sequence[RunSummary],
     amounts: Callable[[RunSummary], tuple[int, float | None]],
+    to_makespan: bool,
 ) -> Figure | None:
-    """A ratio of rates of work over time; `amounts` gives the work and the seconds of one run."""
-    found = [tuple(map(amounts, pair)) for pair in paired_repeats(ours, theirs)]
-    batches = [[Batch(work, seconds or 0.0) for work, seconds in pair] for pair in found if all(map(all, pair))]
-    if len(batches) < 2:
+    """A ratio of rates of work over time; `amounts` gives the work and the seconds of one run. See `documents_of`."""
+    pairs = [pair for pair in paired_repeats(ours, theirs) if all(map(all, map(amounts, pair)))]
+    if len(pairs) < 2:
         return None
-    ratio = speedup_interval(
-        *([[pair[side]] for pair in batches] for side in (0, 1)), generator=np.random.default_rng(SEED)
-    )
-    return _figure(ratio.ratio, ratio.low, ratio.high, "x", "derived", len(batches))
+    sides: list[list[Repeat]] = [[[_batch(*amounts(pair[side]))] for pair in pairs] for side in (0, 1)]
+    by_document = documents_of([[pair[side] for pair in pairs] for side in (0, 1)], to_makespan)
+    if by_document is None:
+        return _figure(speedup_interval(*sides, generator=_generator()), "x", "derived", len(pairs))
+    draws = draws_for(len(by_document[0][0]))
+    ratio = speedup_interval(*by_document, level="crossed", draws=draws, generator=_generator())
+    return _figure(ratio, "x", "derived", len(pairs), len(pairs[0][0].documents))
+
+
+def _batch(work: int, seconds: float | None) -> Batch:
+    return Batch(work, seconds or 0.0)
 
 
 def configuration(run: Mapping[str, Any], apart: Sequence[str] = ()) -> str:
@@ -121,8 +179,10 @@ def _group(summaries: Sequence[RunSummary]) -> RepeatGroup:
     return RepeatGroup(tuple(summaries), repeated_pace(summaries), min(speeds, default=None), max(speeds, default=None))
 
 
-def _figure(value: float, low: float | None, high: float | None, unit: str, status: str, repeats: int) -> Figure:
-    if low is None or high is None:
+def _figure(found: RatioInterval, unit: str, status: Status, repeats: int, documents: int = 0) -> Figure:
+    """documents: how many were drawn beside the repeats; 0 where they were not."""
+    if found.low is None or found.high is None:
         reason = f"interval unknown: {repeats} of at least {MINIMUM_CLUSTERS} repeats"
-        return Figure(value, unit, status, reason=reason)  # type: ignore[arg-type]
-    return Figure(value, unit, status, low, high, basis=f"{repeats} repeats")  # type: ignore[arg-type]
+        return Figure(found.ratio, unit, status, reason=reason)
+    basis = f"{repeats} repeats" + (f" of {documents} documents" if documents else "")
+    return Figure(found.ratio, unit, status, found.low, found.high, basis=basis)

@@ -106,6 +106,7 @@ class RunSummary:
 
     likelihoods: of a run that scored given answers, else None. Such a run answers no token, so what counts tokens is unknown,
     and it has no text.
+    documents: of each document what `done_work` counts of it, and its seconds; empty where requests did not stand alone.
     """
 
     run: Mapping[str, Any]
@@ -145,6 +146,7 @@ class RunSummary:
     conventions: tuple[Convention, ...]
     notes: tuple[str, ...]
     likelihoods: Likelihoods | None
+    documents: Mapping[Any, tuple[float, float]]
 
     @property
     def pace(self) -> Figure:
@@ -328,6 +330,7 @@ def summarise_rows(
         conventions=conventions(done, makespan.value, run["kind"] == "diffusion"),
         notes=(*_notes(run, requests, stored, damaged, makespan, failures), *load.notes),
         likelihoods=None,
+        documents=_documents(run, done) if stands_alone(run) else {},
     )
     if asks_for_likelihoods(run):
         summary = _as_scored(summary, likelihoods_of_rows(done, [metric.name for metric in scored]))
@@ -434,6 +437,16 @@ def _throughput(
         reason = f"interval unknown: {len(units)} of at least 5 {what}"
         return Figure(value, unit, status, reason=reason)
     return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} {what} of this run")
+
+
+def _documents(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> dict[Any, tuple[float, float]]:
+    found: dict[Any, tuple[float, float]] = {}
+    for row in done:
+        key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
+        work, seconds = found.get(key, (0.0, 0.0))
+        more = 1 if asks_for_likelihoods(run) else row["answered_tokens"] or 0
+        found[key] = (work + more, seconds + row["total_seconds"])
+    return found
 
 
 def _spread(values: Sequence[float]) -> Distribution | None:

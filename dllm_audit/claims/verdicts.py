@@ -23,6 +23,7 @@ Without runs, on other hardware, or where the reference is no standard, nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -191,6 +192,9 @@ class _Judged:
 
 #: In the basis of a number whose interval was widened.
 _NOISE = "widened by"
+
+#: The basis of a speed over repeats and the documents that they share.
+_DRAWN = re.compile(r"\d+ repeats of (\d+) documents")
 
 
 def check_claims(
@@ -617,7 +621,7 @@ def _judge(number: Number, quantity: str, expectation: Expectation, whole_task: 
             repeats=ENOUGH_REPEATS,
         )
     needed = _needed(number, quantity, least, most)
-    over = "repeats" if timed and "repeats" in number.basis else "documents"
+    over = "repeats" if timed and "repeats" in number.basis and not _DRAWN.match(number.basis) else "documents"
     clusters = _clusters(number)
     if needed is None and clusters is not None and clusters * WIDER_SAMPLE <= MOST_DOCUMENTS:
         needed = clusters * WIDER_SAMPLE
@@ -676,8 +680,9 @@ def _needed(number: Number, quantity: str, least: float, most: float) -> int | N
 
 
 def _clusters(number: Number) -> int | None:
-    """How many documents or repeats the interval of a number is over."""
-    head = number.basis.partition(" ")[0]
+    """How many documents or repeats the interval of a number is over; of both the documents, which differ more."""
+    both = _DRAWN.match(number.basis)
+    head = both[1] if both else number.basis.partition(" ")[0]
     return int(head) if head.isdigit() else None
 
 

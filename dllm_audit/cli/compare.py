@@ -135,7 +135,9 @@ def _words(found: Comparison) -> str:
     lines = [one_line(line, 400) for line in lines] + ["", aligned(rows, right={1}, indent="  "), ""]
     if found.speed.has_interval:
         covered = "which requests were drawn from one run each, not how speed varies from run to run."
-        if "repeats" in found.speed.basis:
+        if " documents" in found.speed.basis and "repeats" in found.speed.basis:
+            covered = "which documents were drawn, and how speed varies from run to run."
+        elif "repeats" in found.speed.basis:
             covered = "how speed varies from run to run on these documents, not which documents were drawn."
         lines[-1:] = [f"  Intervals of speed cover {covered}", ""]
     if found.identical:

@@ -32,7 +32,7 @@ def test_effects_that_multiply_over_five_repeats(design):
     (found,) = design((12.0, 6.0, 4.0, 2.0), repeats=5)
     assert [figure.value for figure in (found.first, found.second, found.interaction)] == pytest.approx([2, 3, 1])
     assert found.together == "multiply"
-    assert found.interaction.basis == "5 repeats"
+    assert found.interaction.basis == "5 repeats of 6 documents"
     assert found.sentence == (
         "On speed: cache 2.00x (2.00 to 2.00); threshold 3.00x (3.00 to 3.00). Cache and threshold multiply: "
         "together 1.00x (1.00 to 1.00) of what multiplying would give."

@@ -65,18 +65,19 @@ def test_without_runs_every_concurrency_is_held_against_its_baseline_and_the_swe
 
 
 @pytest.mark.parametrize(
-    ("repeats", "covered"),
+    ("repeats", "concurrency", "covered"),
     [
-        (1, "which requests were drawn from one run each, not how speed varies from run to run."),
-        (5, "how speed varies from run to run on these documents, not which documents were drawn."),
+        (1, 1, "which requests were drawn from one run each, not how speed varies from run to run."),
+        (5, 1, "which documents were drawn, and how speed varies from run to run."),
+        (5, 4, "how speed varies from run to run on these documents, not which documents were drawn."),
     ],
 )
-def test_what_an_interval_of_speed_covers_is_said(compare, tmp_path, build, repeats, covered):
+def test_what_an_interval_of_speed_covers_is_said(compare, tmp_path, build, repeats, concurrency, covered):
     path = tmp_path / "repeated.duckdb"
     with Store.open(path, write=True) as store:
         for number in range(repeats):
             for kind, seconds in (("run_row", 3.0), ("diffusion_row", 1.5)):
-                row = build(kind, f"{kind}-{number}", repeat=number)
+                row = build(kind, f"{kind}-{number}", repeat=number, concurrency=concurrency)
                 answer = "generation" if kind == "run_row" else "diffusion_generation"
                 build("add_run", store, row, [build(answer)] * 6, [1] * 6, makespan=seconds)
     assert f"\n  Intervals of speed cover {covered}\n" in compare(path, "diffusion_row-0", "run_row-0")[1]
