@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import TracebackType
@@ -101,10 +101,10 @@ def load_plugins() -> Plugins:
     backends: dict[str, Backend] = {}
     origins: dict[str, str] = {}
     for plugin, backend in collect(manager, "dllm_audit_backends", problems):
-        lacking = [name for name in _OF_A_BACKEND if not hasattr(backend, name)]
-        if lacking:
+        wrong = _wrong_with(backend)
+        if wrong is not None:
             problems.append(
-                f"Plugin {plugin!r}: dllm_audit_backends returned {backend!r}, which is no Backend: it has no {lacking[0]}."
+                f"Plugin {plugin!r}: dllm_audit_backends returned {backend!r}, which is no Backend: {wrong}."
             )
             continue
         if backend.name in backends:
@@ -119,6 +119,31 @@ def load_plugins() -> Plugins:
         *(family for _, family in collect(manager, "dllm_audit_model_families", problems)),
     ]
     return Plugins(backends, tuple(families), origins, tuple(problems))
+
+
+def _wrong_with(backend: Any) -> str | None:
+    """Why an object is no Backend, as a clause; None where it is one."""
+    from dllm_audit.backend import PROVENANCES
+
+    found = {}
+    for name in _OF_A_BACKEND:
+        try:
+            found[name] = getattr(backend, name)
+        except AttributeError:
+            return f"it has no {name}"
+        except Exception as error:  # foreign code, as above
+            return f"its {name} fails with {type(error).__name__}: {error}"
+    for name in ("name", "summary", "kind"):
+        if not isinstance(found[name], str) or not found[name]:
+            return f"its {name} is {found[name]!r} and no text"
+    if found["provenance"] not in PROVENANCES:
+        return f"its provenance is {found['provenance']!r} and none of {', '.join(PROVENANCES)}"
+    if not isinstance(found["settings"], Mapping):
+        return f"its settings are {found['settings']!r} and no mapping of names to defaults"
+    for name in ("families", "own_settings", "waivers"):
+        if not isinstance(found[name], list | tuple):
+            return f"its {name} are {found[name]!r} and no tuple"
+    return None
 
 
 def collect(manager: pluggy.PluginManager, hook: str, problems: list[str]) -> Iterator[tuple[str, Any]]:

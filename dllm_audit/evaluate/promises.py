@@ -24,6 +24,7 @@ _COUNTS = (
     "prompt_tokens", "answered_tokens", "committed_tokens", "residual_masks", "query_positions", "committing_forwards",
     "guaranteed_commits", "scored_tokens", "samples",
 )  # fmt: skip
+_STOPS = ("length", "eos", "until")
 _MOMENTS = ("ttft_seconds", "delivered_seconds")
 
 
@@ -149,7 +150,7 @@ class _Results:
             self.notes.append(note)
 
 
-def broken_promise(result: Any, kind: type, vocab_size: int) -> str | None:
+def broken_promise(result: Any, kind: type[Any], vocab_size: int) -> str | None:
     """Why a result cannot be true, as a clause; None where it can. kind: what its session gives."""
     if not isinstance(result, kind):
         return f"it is a {type(result).__name__} and no {kind.__name__}"
@@ -181,6 +182,8 @@ def _broken_answer(result: Generation, vocab_size: int) -> str | None:
             return f"{name} holds what is no token id of this model, from 0 to {vocab_size - 1}"
     if result.text is not None and not isinstance(result.text, str):
         return "its text is no text"
+    if result.stop not in _STOPS:
+        return f"it stopped for {result.stop!r}, which is none of {', '.join(_STOPS)}"
     if result.answered_tokens != len(result.answer_ids):
         return f"answered_tokens is {result.answered_tokens} for {len(result.answer_ids)} answer ids"
     if len(result.answer_ids) > len(result.output_ids):

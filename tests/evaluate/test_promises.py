@@ -81,6 +81,7 @@ def test_a_result_that_nobody_asked_for_is_left_out_with_a_note(build, id):
             "50 committed positions and 0 masks are not the 5 that were decoded",
         ),
         ({"text": 5}, "its text is no text"),
+        ({"stop": "because"}, "it stopped for 'because', which is none of length, eos, until"),
     ],
 )
 def test_a_result_that_cannot_be_true_is_a_failure_of_its_request_alone(build, change, why):

@@ -221,3 +221,27 @@ def test_what_a_plugin_raises_at_work_names_the_plugin_and_not_this_program(inst
     assert failed.stderr.splitlines()[-1] == (
         "Error: Plugin 'hasty_plugin' failed. Report it, with the lines above, to whoever wrote it; what had finished is kept."
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ('name="hasty"', "its name is 5 and no text"),
+        (
+            'settings={"gen_length": 12, "tokens_per_step": 2, "stride": 4}',
+            "its settings are 5 and no mapping of names to defaults",
+        ),
+        ('waivers=("Nothing is promised.",)', "its waivers are 5 and no tuple"),
+        ('attention="bidirectional"', "its provenance is 'blessed' and none of reference, library, upstream, served"),
+    ],
+    ids=["name", "settings", "waivers", "provenance"],
+)
+def test_a_backend_that_describes_itself_in_another_kind_is_left_out(install, change, wrong):
+    name = change.partition("=")[0]
+    other = change + ', provenance="blessed"' if name == "attention" else f"{name}=5"
+    install("hasty_plugin", HASTY.replace(change, other))
+    plugins = load_plugins()
+    assert sorted(plugins.backends) == BUILT_IN
+    (problem,) = plugins.problems
+    assert problem.startswith("Plugin 'hasty_plugin': dllm_audit_backends returned RecipeBackend(")
+    assert problem.endswith(f", which is no Backend: {wrong}.")
