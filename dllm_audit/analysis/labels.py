@@ -25,6 +25,15 @@ _NAMED = {
 }
 
 
+def set_by_hand(given: Mapping[str, Any]) -> list[str]:
+    """The settings among `given` that make a run another one, in words, for example ["threshold 0.9"]."""
+    return [
+        form.format(f"{given[name]:g}" if isinstance(given[name], float) else given[name])
+        for name, form in _NAMED.items()
+        if given.get(name) is not None
+    ]
+
+
 def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
     """Backend and what was set by hand, for example "dualcache, threshold 0.9"; with `concurrency` also that."""
     settings, sources = run["settings"], run["setting_sources"]
@@ -35,13 +44,14 @@ def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
             parts.append("exact" if settings.get("exact") else f"{settings.get('samples')} samples")
     elif run["kind"] == "diffusion" and is_one_token_per_step(run):
         parts.append("1 token/step")
-    for name, form in _NAMED.items():
-        value = settings.get(name)
-        if value is None or name in overridden or sources.get(name) != "option":
-            continue
-        if name in ("tokens_per_step", "steps", "steps_per_block") and "1 token/step" in parts:
-            continue
-        parts.append(form.format(f"{value:g}" if isinstance(value, float) else value))
+    given = {
+        name: settings.get(name) for name, source in sources.items() if source == "option" and name not in overridden
+    }
+    if "1 token/step" in parts:
+        given = {
+            name: value for name, value in given.items() if name not in ("tokens_per_step", "steps", "steps_per_block")
+        }
+    parts += set_by_hand(given)
     if template := template_of(run):
         parts.append(f"template {template}")
     if is_tuning(run):

@@ -191,8 +191,12 @@ class _Ticker:
             self.last = None
 
     def _line(self, progress: Progress) -> str:
+        from dllm_audit.analysis.labels import set_by_hand
+
         cell = progress.cell
-        what = f"[{self.number}/{self.runs}] {cell.backend.name} on {cell.task_name}"
+        decoder = ", ".join([cell.backend.name, *set_by_hand(cell.given)])
+        what = f"[{self.number}/{self.runs}] {decoder} on {cell.task_name}"
+        what += f", template {one_line(cell.template.name, 60)}" if cell.template else ""
         what += f", {cell.load.words}" if cell.load.words else ""
         if cell.concurrency > 1:
             what += f", {cell.concurrency} in flight"

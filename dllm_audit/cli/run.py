@@ -265,18 +265,18 @@ def run_facts(summary: RunSummary) -> dict[str, Any]:
 
 
 def _strengths(summaries: Sequence[RunSummary]) -> str:
-    """How strong each baseline is, one line a configuration; empty where nothing was held against anything."""
+    """How strong each baseline is, one line for all of which the same holds; empty where nothing was held against anything."""
     from dllm_audit.analysis.baseline import strength_of
     from dllm_audit.analysis.labels import label
     from dllm_audit.analysis.plain import one_line
 
     baselines = [summary for summary in summaries if summary.run["role"] == "baseline" and not summary.run["repeat"]]
-    found = [(label(summary.run), strength_of(summary)) for summary in baselines]
-    return "\n".join(
-        one_line(f"{name}: {strength.sentence}", 600)
-        for name, strength in found
-        if strength is not None and strength.verdict != "unknown"
-    )
+    named: dict[str, list[str]] = {}
+    for summary in baselines:
+        strength = strength_of(summary)
+        if strength is not None and strength.verdict != "unknown":
+            named.setdefault(strength.sentence, []).append(label(summary.run))
+    return "\n".join(one_line(f"{'; '.join(names)}: {sentence}", 900) for sentence, names in named.items())
 
 
 def _table(summaries: Sequence[RunSummary]) -> str:

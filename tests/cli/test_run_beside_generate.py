@@ -56,6 +56,12 @@ def test_every_configuration_is_observed_once_and_diffusion_is_not(run, asked):
             assert strength.observed == FOUND
 
 
+def test_what_holds_for_several_baselines_is_said_once(run, asked, capsys):
+    run("--backend", "dualcache", "--baseline", "ar", "--concurrency", "1,2", "--beside-generate")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "transformers' generate" in line]
+    assert line.startswith("ar, baseline; ar, concurrency 2, baseline: ")
+
+
 def test_it_can_be_left_out(run, asked):
     ((stored, strength),) = run("--backend", "ar", "--no-beside-generate")
     assert (asked, "library" in stored["manifest"]) == ([], False)

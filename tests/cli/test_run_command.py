@@ -112,8 +112,10 @@ def test_for_a_person_it_prints_a_table_and_what_to_do_next(call, database):
 
 
 def test_several_thresholds_make_several_runs_but_only_where_there_is_one(call):
-    status, out, _ = call("--backend", "dualcache,ar", *SMALL, "--threshold", "0.5,0.9", "--json")
+    status, out, err = call("--backend", "dualcache,ar", *SMALL, "--threshold", "0.5,0.9", "--json")
     assert status == 0
+    for line in ("[1/3] dualcache, threshold 0.5 on gsm_mini: ", "[2/3] dualcache, threshold 0.9 on ", "[3/3] ar on "):
+        assert line in err
     assert [(run["backend"], run["settings"].get("threshold")) for run in json.loads(out)["runs"]] == [
         ("dualcache", 0.5),
         ("dualcache", 0.9),
