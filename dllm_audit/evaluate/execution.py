@@ -25,7 +25,7 @@ from dllm_audit.evaluate.library import LibraryObservations, is_comparable
 from dllm_audit.evaluate.prompts import TaskItem, chat_template_of, first_item
 from dllm_audit.evaluate.scoring import score
 from dllm_audit.evaluate.work import Decoding, Scoring, check_work, stored_beside, work_of
-from dllm_audit.measure.books import close_books, own_clock_books
+from dllm_audit.measure.books import Books, close_books, own_clock_books
 from dllm_audit.measure.energy import EnergySource, find_energy_source
 from dllm_audit.measure.environment import at, code_commit, describe, file_sha256, readings
 from dllm_audit.measure.load import CLOSED, Load
@@ -281,7 +281,8 @@ class OpenRun:
 
     What lies between two parts belongs to nobody: no clock runs. manifest: what is known of the run so far.
     done, failed: of all its requests. spent: seconds of what is outside the timed region. usage: memory and energy of the parts.
-    logs, wall_seconds: of the parts. engine_seconds: the same until the last answer, as the engine says.
+    logs, wall_seconds: of the parts. As the engine says: engine_seconds, the same until the last answer, and request_seconds,
+    those of all answers added up.
     """
 
     plan: RunPlan
@@ -296,6 +297,7 @@ class OpenRun:
     logs: list[EngineLog] = field(default_factory=list)
     wall_seconds: float = 0.0
     engine_seconds: float = 0.0
+    request_seconds: float = 0.0
     has_ended: bool = False
 
     @contextmanager
@@ -360,6 +362,7 @@ class OpenRun:
             if not isinstance(result, Failure):
                 result = replace(result, elapsed_seconds=before + result.elapsed_seconds)
                 self.engine_seconds = max(self.engine_seconds, result.elapsed_seconds)
+                self.request_seconds += result.seconds["total"]
             with _uninterrupted():
                 self.store.add_result(
                     self.run_id,
@@ -414,10 +417,10 @@ class OpenRun:
             cell = self.plan.cell
             apart = not work.resolution.settings.cfg_scale and not (isinstance(cell.task, SpeedWork) and cell.repeat)
             books = close_books(log, self.wall_seconds, work.session.forward_costs) if apart else None
-            if work.session.is_foreign and (wrong := own_clock_books(self.engine_seconds, self.wall_seconds)):
+            if (wrong := self._own_clock()) is not None:
                 books = wrong
                 manifest["notes"].append(
-                    f"By its own clock backend {cell.backend.name!r} took {self.engine_seconds:.3g} s, and by the clock around it "
+                    f"By its own clock backend {cell.backend.name!r} took {wrong.host_seconds:.3g} s, and by the clock around it "
                     f"{self.wall_seconds:.3g} s: its times are not those of its work."
                 )
         if books is not None:
@@ -436,6 +439,17 @@ class OpenRun:
         failed = any(row["error_type"] for row in store.requests(run_id))
         store.end_run(run_id, "failed" if failed else "complete")
         self.has_ended = True
+
+    def _own_clock(self) -> Books | None:
+        """Books that do not close, where the times of a foreign engine are not those of the clock around it."""
+        cell = self.plan.cell
+        if not self.plan.work.session.is_foreign:
+            return None
+        said = [self.engine_seconds]
+        if cell.concurrency == 1 and cell.load == CLOSED and not self.failed:
+            # One after the other, they take all of it.
+            said.append(self.request_seconds)
+        return next(filter(None, (own_clock_books(seconds, self.wall_seconds) for seconds in said)), None)
 
 
 #: Of what makes a run the same run, what its manifest shows; the rest are columns of their own.

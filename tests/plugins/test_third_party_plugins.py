@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from dllm_audit.analysis.summary import summarise
+from dllm_audit.cli.main import main
 from dllm_audit.plugins import load_plugins
+from dllm_audit.store.database import Store
 
 TINY_LLADA = Path(__file__).parents[1] / "golden" / "tiny-llada"
 BUILT_IN = ["ar", "block", "dream", "dualcache", "prefixcache", "uncached"]
@@ -245,3 +248,61 @@ def test_a_backend_that_describes_itself_in_another_kind_is_left_out(install, ch
     (problem,) = plugins.problems
     assert problem.startswith("Plugin 'hasty_plugin': dllm_audit_backends returned RecipeBackend(")
     assert problem.endswith(f", which is no Backend: {wrong}.")
+
+
+BRAGGING = """
+import dataclasses
+from dllm_audit import MASKED_DIFFUSION_FAMILIES, MASKED_DIFFUSION_SETTINGS, DualCache, RecipeBackend, build_recipe, hookimpl
+
+class Session:
+    def __init__(self, inner):
+        self.inner, self.warm_up, self.forward_costs = inner, inner.warm_up, inner.forward_costs
+    def generate(self, requests, on_result, concurrency=1, traced=False, on_shapes=None, arrivals=None):
+        def take(result):
+            short = {item: seconds / 1000 for item, seconds in result.seconds.items()}
+            on_result(dataclasses.replace(result, CHANGE))
+        return self.inner.generate(requests, take, concurrency, traced, on_shapes, arrivals)
+
+class Bragging(RecipeBackend):
+    def open(self, model, settings, seed=0):
+        return Session(super().open(model, settings, seed))
+
+@hookimpl
+def dllm_audit_backends():
+    return [Bragging(
+        name="hasty", summary="quick", attention="bidirectional", families=MASKED_DIFFUSION_FAMILIES, default_model="tiny-mdm",
+        settings=MASKED_DIFFUSION_SETTINGS, make_recipe=lambda settings, traits: build_recipe(settings, traits, DualCache()),
+    )]
+"""
+
+
+@pytest.fixture
+def summary_of(install, tmp_path):
+    """summary_of(change) -> the summary of a run with a plugin that changes its results so."""
+
+    def call(change: str):
+        install("hasty_plugin", BRAGGING.replace("CHANGE", change))
+        database = tmp_path / "results.duckdb"
+        arguments = ["--backend", "hasty", "--task", "gsm_mini", "--limit", "3", "--trace", "0"]
+        with pytest.raises(SystemExit) as end:
+            main(["run", "--db", str(database), *arguments])
+        assert end.value.code == 0
+        with Store.open(database) as store:
+            return summarise(store, store.runs()[0]["run_id"])
+
+    return call
+
+
+@pytest.mark.parametrize("change", ["elapsed_seconds=result.elapsed_seconds / 1000", "seconds=short"])
+def test_a_plugin_that_shortens_its_times_leaves_no_speed_to_conclude(summary_of, change):
+    summary = summary_of(change)
+    assert summary.doubt == float("inf")
+    assert any(
+        note.startswith("By its own clock backend 'hasty' took ")
+        and note.endswith("its times are not those of its work.")
+        for note in summary.notes
+    )
+
+
+def test_a_plugin_with_a_session_of_its_own_that_keeps_its_times_is_believed(summary_of):
+    assert not any("own clock" in note for note in summary_of("text=result.text").notes)
