@@ -25,6 +25,7 @@ from dllm_audit.analysis.repeats import (
     RepeatGroup,
     group_repeats,
     paired_repeats,
+    repeated_characters,
     repeated_speed,
     repeated_time,
     repeats_of,
@@ -307,8 +308,10 @@ def compare_rows(
     characters = given
     if not scored:
         characters = _speed(candidate, baseline, pairs, "answered_characters", "characters")
-        characters = characters if stopped is None else stopped.characters
-        characters, _ = with_doubt(characters, [candidate, baseline])
+        over_repeats = repeated_characters(*repeats) if repeats and pairs else None
+        if over_repeats is not None and (over_repeats.has_interval or not characters.has_interval):
+            characters = over_repeats
+        characters, _ = with_doubt(characters if stopped is None else stopped.characters, timed)
     time = _time(candidate, baseline, pairs)
     over_repeats = repeated_time(*repeats) if repeats and pairs else None
     if over_repeats is not None and (over_repeats.has_interval or not time.has_interval):

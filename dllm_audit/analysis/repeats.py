@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,10 @@ _SAME = (
 
 #: Facts of a manifest that repeats share too: a run on other prompts, or in another number format, is no repeat.
 _SAME_FACTS = ("model", "engine", "prompts")
+
+
+Counted = Literal["work", "characters", "documents"]
+"""What a rate counts of a document: what the pace of its run does, answered characters, or the document as one."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,12 @@ def repeated_rate(summaries: Sequence[RunSummary], work: Callable[[RunSummary], 
     return _figure(found, unit, "measured", len(batches))
 
 
-def documents_of(sides: Sequence[Sequence[RunSummary]], to_makespan: bool = True) -> list[list[Repeat]] | None:
+def documents_of(sides: Sequence[Sequence[RunSummary]], counted: Counted = "work") -> list[list[Repeat]] | None:
     """For each side its repeats, in each of them one batch for every document, at the same place in all.
 
-    sides: runs that took time. to_makespan: the time between requests is shared out, and work is what the pace counts; else a
-    document counts 1. None where fewer than five repeats or documents can be drawn: requests shared forwards, or repeats have
-    different documents.
+    sides: runs that took time. counted: of a document; "documents" count 1 in their own seconds, for the others the time
+    between requests is shared out. None where fewer than five repeats or documents can be drawn: requests shared forwards, or
+    repeats have different documents.
     """
     from dllm_audit.analysis.pairing import document_batches
 
@@ -102,7 +106,7 @@ def documents_of(sides: Sequence[Sequence[RunSummary]], to_makespan: bool = True
     known = list(runs[0].documents) if runs else []
     if min([len(known), *map(len, sides)]) < MINIMUM_CLUSTERS or any(set(r.documents) != set(known) for r in runs):
         return None
-    rows = [[_row(run, key, to_makespan) for run in runs] for key in known]
+    rows = [[_row(run, key, counted) for run in runs] for key in known]
     try:
         batches = iter(document_batches(rows, "work"))
     except ValueError:
@@ -111,14 +115,14 @@ def documents_of(sides: Sequence[Sequence[RunSummary]], to_makespan: bool = True
     return found if len(found[0][0]) >= MINIMUM_CLUSTERS else None
 
 
-def _row(run: RunSummary, key: Any, to_makespan: bool) -> dict[str, float]:
+def _row(run: RunSummary, key: Any, counted: Counted) -> dict[str, float]:
     """What a document took in one run."""
-    work, seconds = run.documents[key]
-    if not to_makespan:
-        return {"work": 1.0, "total_seconds": seconds}
-    total = sum(seconds for _, seconds in run.documents.values())
+    share = run.documents[key]
+    if counted == "documents":
+        return {"work": 1.0, "total_seconds": share.seconds}
+    total = sum(each.seconds for each in run.documents.values())
     scale = (run.makespan_seconds.value or 0.0) / total if total else 0.0
-    return {"work": work, "total_seconds": seconds * scale}
+    return {"work": getattr(share, counted), "total_seconds": share.seconds * scale}
 
 
 def _generator() -> np.random.Generator:
@@ -133,28 +137,31 @@ def paired_repeats(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> 
 
 def repeated_speed(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Speed of one configuration over another, repeat by repeat; None where fewer than two repeats can be paired."""
-    return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value), to_makespan=True)
+    return _over_repeats(ours, theirs, lambda s: (s.done_work, s.makespan_seconds.value), "work")
+
+
+def repeated_characters(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
+    """Answered characters per second of one configuration over another, as `repeated_speed` pairs them."""
+    return _over_repeats(ours, theirs, lambda s: (s.answered_characters, s.makespan_seconds.value), "characters")
 
 
 def repeated_time(ours: Sequence[RunSummary], theirs: Sequence[RunSummary]) -> Figure | None:
     """Seconds a request of the second configuration over those of the first, as `repeated_speed` pairs them."""
-    return _over_repeats(
-        ours, theirs, lambda s: (s.answered, sum(share.seconds for share in s.seconds)), to_makespan=False
-    )
+    return _over_repeats(ours, theirs, lambda s: (s.answered, sum(share.seconds for share in s.seconds)), "documents")
 
 
 def _over_repeats(
     ours: Sequence[RunSummary],
     theirs: Sequence[RunSummary],
     amounts: Callable[[RunSummary], tuple[int, float | None]],
-    to_makespan: bool,
+    counted: Counted,
 ) -> Figure | None:
     """A ratio of rates of work over time; `amounts` gives the work and the seconds of one run. See `documents_of`."""
     pairs = [pair for pair in paired_repeats(ours, theirs) if all(map(all, map(amounts, pair)))]
     if len(pairs) < 2:
         return None
     sides: list[list[Repeat]] = [[[_batch(*amounts(pair[side]))] for pair in pairs] for side in (0, 1)]
-    by_document = documents_of([[pair[side] for pair in pairs] for side in (0, 1)], to_makespan)
+    by_document = documents_of([[pair[side] for pair in pairs] for side in (0, 1)], counted)
     if by_document is None:
         return _figure(speedup_interval(*sides, generator=_generator()), "x", "derived", len(pairs))
     draws = draws_for(len(by_document[0][0]))

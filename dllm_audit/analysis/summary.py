@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -100,13 +100,21 @@ class FailureKind:
     message: str
 
 
+class DocumentShare(NamedTuple):
+    """A document's share of a run: what `RunSummary.done_work` counts of it, answered characters, and seconds."""
+
+    work: float
+    characters: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """One run in figures. `run` is its row of the store, with settings and manifest parsed.
 
     likelihoods: of a run that scored given answers, else None. Such a run answers no token, so what counts tokens is unknown,
     and it has no text.
-    documents: of each document what `done_work` counts of it, and its seconds; empty where requests did not stand alone.
+    documents: what each document took; empty where requests did not stand alone.
     """
 
     run: Mapping[str, Any]
@@ -146,7 +154,7 @@ class RunSummary:
     conventions: tuple[Convention, ...]
     notes: tuple[str, ...]
     likelihoods: Likelihoods | None
-    documents: Mapping[Any, tuple[float, float]]
+    documents: Mapping[Any, DocumentShare]
 
     @property
     def pace(self) -> Figure:
@@ -439,13 +447,14 @@ def _throughput(
     return Figure(value, unit, status, interval.low, interval.high, basis=f"{len(units)} {what} of this run")
 
 
-def _documents(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> dict[Any, tuple[float, float]]:
-    found: dict[Any, tuple[float, float]] = {}
+def _documents(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> dict[Any, DocumentShare]:
+    found: dict[Any, DocumentShare] = {}
     for row in done:
         key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
-        work, seconds = found.get(key, (0.0, 0.0))
-        more = 1 if asks_for_likelihoods(run) else row["answered_tokens"] or 0
-        found[key] = (work + more, seconds + row["total_seconds"])
+        before = found.get(key, DocumentShare(0.0, 0.0, 0.0))
+        work = 1 if asks_for_likelihoods(run) else row["answered_tokens"] or 0
+        more = DocumentShare(work, row["answered_characters"] or 0, row["total_seconds"])
+        found[key] = DocumentShare(*map(sum, zip(before, more, strict=True)))
     return found
 
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dllm_audit.analysis.repeats import group_repeats, repeated_speed, repeated_time
+from dllm_audit.analysis.pairing import Comparisons
+from dllm_audit.analysis.repeats import group_repeats, repeated_characters, repeated_speed, repeated_time
 from dllm_audit.analysis.summary import summarise
 
 
@@ -58,6 +59,8 @@ def test_repeats_that_are_all_alike_do_not_hide_how_documents_differ(empty_store
     assert (figure.low, figure.high) == pytest.approx((2 * np.exp(-half), 2 * np.exp(half)), rel=0.06)
     (group,) = group_repeats(dual)
     assert group.throughput.low < 0.8 * 16 < 1.2 * 16 < group.throughput.high
+    characters = repeated_characters(dual, ar)  # six a document on both sides, as there are four tokens
+    assert (characters.low, characters.high) == pytest.approx((figure.low, figure.high))
     time = repeated_time(dual, ar)
     assert (time.value, time.low < 0.9 < 1.1 < time.high) == (pytest.approx(1.0), True)
 
@@ -79,3 +82,11 @@ def test_a_single_run_has_no_speed_over_repeats(empty_store, build):
     ar = store_repeats(empty_store, build, "a", "run_row", [1.0])
     dual = store_repeats(empty_store, build, "d", "diffusion_row", [0.5])
     assert repeated_speed(dual, ar) is None
+
+
+def test_a_comparison_takes_characters_from_the_same_repeats_as_tokens(empty_store, build):
+    store_repeats(empty_store, build, "a", "run_row", [1.0, 2.0, 2.0, 2.0, 2.0])
+    store_repeats(empty_store, build, "d", "diffusion_row", [1.0] * 5)
+    found = Comparisons(empty_store).compare("d-0", "a-0")
+    assert (found.speed.value, found.characters.value) == pytest.approx((9 / 5, 9 / 5))
+    assert found.characters.basis == found.speed.basis == "5 repeats of 6 documents"
