@@ -19,7 +19,7 @@ from dllm_audit.analysis.words import listed
 from dllm_audit.measure.roofline import Roofline, Work
 from dllm_audit.measure.roofline_plans import Crossing, crossing
 from dllm_audit.statistics.crossover import Crossover, crossover_concurrency
-from dllm_audit.statistics.throughput import Batch
+from dllm_audit.statistics.throughput import MINIMUM_CLUSTERS, Batch
 
 if TYPE_CHECKING:
     from dllm_audit.analysis.pairing import Comparison, Comparisons
@@ -152,7 +152,7 @@ def _sweep(found: Sequence[Comparison], comparisons: Comparisons) -> Sweep:
         crossover=crossover,
         reason=reason,
         prediction=_prediction(first.candidate, first.baseline, points[-1].concurrency),
-        notes=tuple(_notes(points)),
+        notes=tuple(_notes(points, crossover)),
     )
 
 
@@ -218,8 +218,10 @@ def _rates(side: RunSummary, most: int) -> list[float]:
     ]
 
 
-def _notes(points: Sequence[SweepPoint]) -> list[str]:
+def _notes(points: Sequence[SweepPoint], crossover: Crossover | None) -> list[str]:
     notes = []
+    if crossover is not None and crossover.repeats >= MINIMUM_CLUSTERS:
+        notes.append("The interval of the crossover is over repeats of the same documents: others may move it further.")
     weak = [
         str(point.concurrency)
         for point in points

@@ -50,6 +50,9 @@ def test_the_baseline_overtakes_halfway_on_the_logarithm_between_twice_and_half_
     ]
     assert found.crossover.concurrency == pytest.approx(2.0)
     assert found.sentence == "The baseline overtakes at 2 in flight (undecided from 2 to 2)."
+    assert found.notes[0] == (
+        "The interval of the crossover is over repeats of the same documents: others may move it further."
+    )
 
 
 def test_none_up_to_the_largest_concurrency_is_a_result_and_few_repeats_leave_the_interval_unknown(sweep):
