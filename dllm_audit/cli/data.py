@@ -44,7 +44,8 @@ def import_command(task: str, path: Path, fewshot: Path | None, as_json: bool) -
     say(f"Imported {data.test.rows} documents for task {task} into {data.folder}.")
     if data.fewshot is not None:
         click.echo(f"With {data.fewshot.rows} documents for worked examples.")
-    say(f"Now: dllm-audit run --backend dualcache --task {task} --limit 8")
+    shown = " --num-fewshot 0" if data.fewshot is None else ""
+    say(f"Now: dllm-audit run --backend dualcache --task {task}{shown} --limit 8")
 
 
 @command.command("list", epilog="Example: dllm-audit data list --json")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dllm_audit.analysis.plain import one_line
+from dllm_audit.analysis.words import count
 
 if TYPE_CHECKING:
     from dllm_audit.cli.studies import Study
@@ -86,20 +87,21 @@ def show_plan(
         return
     for number, (run, cell) in enumerate(zip(runs, plan, strict=True), 1):
         comes = f", {cell.load.words}" if cell.load.words else ""
-        settings = " ".join(f"{k}={v}" for k, v in run["settings"].items())
+        settings = "".join(f", {k}={v}" for k, v in run["settings"].items())
         role = "" if run["role"] == "candidate" else f" ({run['role']})"
         comes += f", template {one_line(run['template'], 60)}" if run["template"] else ""
         comes += ", to choose a threshold on" if run["part"] == "tuning" else ""
         click.echo(
             f"{number:>3}. {run['backend']}{role} on {run['task']} with {run['model']}: {run['requests']} requests, "
-            f"{run['concurrency']} in flight{comes}, repeat {run['repeat']} {settings}".rstrip()
+            f"{run['concurrency']} in flight{comes}, repeat {run['repeat'] + 1}{settings}"
         )
     most = "At most " if study.until_decided else ""
     click.echo(f"\n{most}{sum(run['requests'] for run in runs)} requests in {len(runs)} runs.")
     if total is None:
         click.echo(f"No time can be estimated: {database} holds no earlier run of every backend, model and task.")
     else:
-        click.echo(f"About {total / 60:.1f} minutes, estimated from earlier runs in {database}.")
+        time = f"{total / 60:.1f} minutes" if total >= 90 else count(max(1, round(total)), "second")
+        click.echo(f"About {time} of decoding, estimated from earlier runs in {database}.")
     for name, margin in margins.items():
         click.echo(
             f"{name}: {judging[name]} paired documents can decide a quality margin of {100 * margin:.1f} points "

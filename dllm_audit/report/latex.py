@@ -46,7 +46,7 @@ def runs_table(store: Store, runs: Sequence[Mapping[str, Any]]) -> str:
         summary = summarise(store, run["run_id"])
         metric = summary.primary_metric
         requests = str(summary.answered) + (f" ({summary.failed} failed)" if summary.failed else "")
-        marks = ",".join(str(notes.setdefault(note, len(notes) + 1)) for note in summary.notes)
+        marks = ",".join(map(str, sorted(notes.setdefault(note, len(notes) + 1) for note in summary.notes)))
         cells = [
             escape(label(run)) + (f"\\textsuperscript{{{marks}}}" if marks else ""),
             escape(run["model"]),

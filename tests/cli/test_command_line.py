@@ -238,6 +238,8 @@ def test_data_is_imported_listed_and_used(call, data, tmp_path):
         "With 2 documents for worked examples.\n"
         "Now: dllm-audit run --backend dualcache --task gsm8k --limit 8\n"
     )
+    status, out, _ = call("data", "import", "gsm8k", str(data))
+    assert out.splitlines()[-1] == "Now: dllm-audit run --backend dualcache --task gsm8k --num-fewshot 0 --limit 8"
     status, out, _ = call("data", "list", "--json")
     (listed,) = json.loads(out)
     assert (listed["task"], listed["test"]["rows"], listed["test"]["source"]) == ("gsm8k", 2, "test.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -141,6 +142,16 @@ def test_a_dry_run_decodes_and_stores_nothing(call, database, decoded):
     assert out
     assert decoded == []
     assert not database.exists()
+
+
+def test_a_dry_run_estimates_the_time_from_earlier_runs(call, database):
+    call("--backend", "ar", *SMALL)
+    status, out, _ = call("--backend", "ar", *SMALL, "--dry-run")
+    assert status == 0
+    assert ": 6 requests, 1 in flight, repeat 1, gen_length=16" in out.splitlines()[0]
+    assert re.search(
+        rf"^About \d+ seconds? of decoding, estimated from earlier runs in {re.escape(str(database))}\.$", out, re.M
+    )
 
 
 def test_a_stored_command_names_no_folder_of_this_machine(call, database, monkeypatch):

@@ -122,7 +122,7 @@ def test_log_likelihoods_are_scored_in_a_closed_loop_only(call, tmp_path):
 def test_a_dry_run_says_how_requests_would_come(call):
     status, out, _ = call(*SMALL, "--load", "offline", "--dry-run")
     assert status == 0
-    assert "4 requests, 4 in flight, offline, repeat 0" in out
+    assert "4 requests, 4 in flight, offline, repeat 1" in out
 
 
 def test_documents_that_are_all_too_long_are_a_failed_run_with_the_reason_said_once(call, stored):

@@ -263,6 +263,9 @@ def test_times_that_are_far_off_make_nobody_the_fastest(empty_store, build):
     assert report.tasks[0].pairs[0].comparison.speed_verdict == "unknown"
     assert not any("faster" in sentence for sentence in report.verdict.may)
     assert any(sentence.startswith("Any speed of ar (") for sentence in report.verdict.may_not)
+    _timed(build, empty_store, build("run_row", "c", task="lists_copy", content_key="c"), 0.5)
+    may_not = gather(empty_store, NO_CLAIMS).verdict.may_not
+    assert any(sentence.startswith("Any speed of ar on gsm_mini (") for sentence in may_not)
 
 
 def test_the_best_quality_is_named_without_a_speed_that_is_not_reliable(empty_store, build):

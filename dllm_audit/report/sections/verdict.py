@@ -167,7 +167,8 @@ def _may_not(rows: Sequence[RunRow], tasks: Sequence[TaskSection], margin: float
         )
     unreliable = [row for row in rows if isinf(row.doubt)]
     if unreliable:
-        names = listed([f"{row.label} ({row.doubted})" for row in unreliable])
+        where = [f" on {row.summary.run['task']}" if len(tasks) > 1 else "" for row in unreliable]
+        names = listed([f"{row.label}{task} ({row.doubted})" for row, task in zip(unreliable, where, strict=True)])
         found.append(f"Any speed of {names}: the times are not reliable.")
     unfinished = [row for row in rows if row.summary.unfinished]
     if unfinished:
