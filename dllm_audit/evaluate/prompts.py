@@ -33,7 +33,7 @@ class TaskItem:
 
     @property
     def prompt_sha256(self) -> str:
-        return hashlib.sha256(self.prompt.encode()).hexdigest()
+        return hashlib.sha256(self.prompt.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class Store:
     def _insert(self, table: str, values: Mapping[str, Any]) -> None:
         names = ", ".join(values)
         marks = ", ".join("?" for _ in values)
-        self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(values.values()))
+        self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*map(_storable, values.values())])
 
     # -- writing --
 
@@ -545,6 +545,13 @@ def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
 def _is_ctrl_c(error: BaseException) -> bool:
     """Whether a statement ended because somebody pressed Ctrl-C: DuckDB makes an error of its own of that."""
     return isinstance(error, duckdb.InterruptException) or (type(error) is RuntimeError and "interrupted" in str(error))
+
+
+def _storable(value: Any) -> Any:
+    """A value as it is; of a text each half of a surrogate pair, which is no character and has no bytes, as a replacement."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _first_line(error: Exception) -> str:

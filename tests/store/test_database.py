@@ -15,6 +15,7 @@ import pytest
 
 from dllm_audit import EngineLog, Failure, Forward, Generation
 from dllm_audit.errors import StoreError, StoreWriteError
+from dllm_audit.evaluate.prompts import TaskItem
 from dllm_audit.records import TIME_ITEMS, Commit, ForwardShape, ScoredAnswer, Trace
 from dllm_audit.store import database
 from dllm_audit.store.database import Store, migrations
@@ -716,3 +717,15 @@ def test_ctrl_c_between_two_statements_leaves_a_file_that_can_be_written_on(stor
     assert len(store.metrics("run-a")) == 1
     store.end_run("run-a", "interrupted")
     assert store.run("run-a")["status"] == "interrupted"
+
+
+def test_half_a_character_in_a_prompt_costs_no_run(tmp_path):
+    """A chat template may make one: the request then fails, and it once took the whole run along."""
+    item = TaskItem(0, 0, "a \ud800 b", "key")
+    with Store.open(tmp_path / "results.duckdb", write=True) as store:
+        store.begin_run(run_values())
+        failure = Failure("0", "RequestError", "no tokens")
+        store.add_result("run-a", 0, 1, item.key, item.doc_id, item.prompt, item.prompt_sha256, failure)
+        (row,) = store.requests("run-a")
+    assert row["prompt"] == "a \N{REPLACEMENT CHARACTER} b"
+    assert len(row["prompt_sha256"]) == 64
