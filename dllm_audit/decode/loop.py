@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: The row's logits were NaN or infinite: nothing could be committed, and the row ends as a failure.
 NOT_FINITE = "not finite"
 
+#: Positions could be ranked and the commit policy chose none of them, which would go on for ever.
+NOTHING_CHOSEN = "nothing chosen"
+
 #: Work of these kinds goes before denoising: rows that wait for it cannot go on, the others can.
 _FIRST = ("prefill", "commit", "refresh")
 
@@ -260,12 +263,12 @@ class DecodeLoop:
         chosen = self.recipe.commit.select(confidence, quota)
         outcomes = candidates.commit(chosen, candidates.spread(proposals.token, 0), confidence)
         begun = []
-        for row, asked, outcome in zip(candidates.rows, quotas, outcomes, strict=True):
+        for place, (row, asked, outcome) in enumerate(zip(candidates.rows, quotas, outcomes, strict=True)):
             row.open_positions -= outcome.within
             row.newest = outcome.token
             if outcome.committed == 0 and asked >= 1:
-                # Candidates were there and none could be ranked: NaN compares with nothing, and would loop for ever.
-                row.stop = NOT_FINITE
+                # Candidates were there and none was taken: NaN compares with nothing, and would loop for ever.
+                row.stop = NOT_FINITE if bool(confidence[place].isnan().any()) else NOTHING_CHOSEN
             # Equality counts, and ten times the float32 next to 0.1 is a little above 1.
             if self.recipe.score.is_greedy_probability and (outcome.committed + 1) * (1 - outcome.least) <= 1 + 1e-6:
                 row.guaranteed += outcome.committed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from dllm_audit.decode.limits import Fault, fault_of, rows_that_fit
-from dllm_audit.decode.loop import NOT_FINITE, DecodeLoop, Finished, Job, check_fits, seed_of
+from dllm_audit.decode.loop import NOT_FINITE, NOTHING_CHOSEN, DecodeLoop, Finished, Job, check_fits, seed_of
 from dllm_audit.decode.state import RowInput
 from dllm_audit.decode.stops import StopStrings, special_ids
 from dllm_audit.decode.tally import OnShapes, ShapeTally, engine_log, join_logs, shapes_so_far
@@ -38,6 +38,14 @@ _NOT_FINITE = (
     "The model's logits are not finite (NaN or infinite), so no token can be chosen. Its weights or config may be damaged, "
     "or the number format too narrow: try --dtype float32."
 )
+
+_NOTHING_CHOSEN = (
+    "The decoder's commit policy chose none of the positions that it was offered, and would go on for ever. Its select must choose "
+    "one at least wherever the quota is 1 or more."
+)
+
+#: Why a row that could never end was given up, in words.
+_ENDLESS = {NOT_FINITE: _NOT_FINITE, NOTHING_CHOSEN: _NOTHING_CHOSEN}
 
 _NO_ROOM = (
     "The device's memory does not hold this request's forward even alone ({}). Shorten the prompt, lower gen_length, or use a "
@@ -300,10 +308,10 @@ class RecipeSession:
     def _result(self, group: _Group, finished: Finished) -> Generation | Failure:
         """What became of a row that has ended. The clock is paused afterwards."""
         clock, id = group.clock, finished.job.id
-        if finished.row.stop == NOT_FINITE:
+        if finished.row.stop in _ENDLESS:
             clock.stop(id)
             clock.pause()
-            return Failure(id, RequestError.__name__, _NOT_FINITE)
+            return Failure(id, RequestError.__name__, _ENDLESS[finished.row.stop])
         text, answer_ids, stop = self._answer(group.by_id[id], finished)
         clock.mark("detokenise", [id])
         watch = clock.stop(id)

@@ -72,3 +72,27 @@ def test_rows_that_wait_while_another_refreshes_are_counted_in_flight():
     ]
     log = session.generate(requests, lambda result: None, 2)
     assert (log.batch_forwards, log.row_forwards, log.row_slots) == (9, 13, 14)
+
+
+@dataclasses.dataclass(frozen=True)
+class NeverSure:
+    """A commit policy that chooses nothing."""
+
+    confidences: tuple[str, ...] = ()
+
+    def select(self, confidence, quota):
+        return torch.zeros_like(confidence, dtype=torch.bool)
+
+
+def test_a_commit_policy_that_chooses_nothing_is_told_so_and_not_that_the_model_is_broken():
+    backend = BACKENDS["dualcache"]
+    idle = dataclasses.replace(
+        backend, make_recipe=lambda s, t: dataclasses.replace(backend.make_recipe(s, t), commit=NeverSure())
+    )
+    found: list = []
+    session = idle.open(load_model(find_model("tiny-mdm"), "cpu"), {"gen_length": 8})
+    session.generate([Request("a", prompt_ids=(5, 6)), Request("b", prompt_ids=(7,))], found.append, 2)
+    assert [result.message for result in found] == [
+        "The decoder's commit policy chose none of the positions that it was offered, and would go on for ever. Its select must "
+        "choose one at least wherever the quota is 1 or more."
+    ] * 2
