@@ -27,11 +27,13 @@ _NAMED = {
 
 def set_by_hand(given: Mapping[str, Any]) -> list[str]:
     """The settings among `given` that make a run another one, in words, for example ["threshold 0.9"]."""
-    return [
-        form.format(f"{given[name]:g}" if isinstance(given[name], float) else given[name])
-        for name, form in _NAMED.items()
-        if given.get(name) is not None
-    ]
+    words = []
+    for name, form in _NAMED.items():
+        value = given.get(name)
+        if value is not None:
+            text = form.format(f"{value:g}" if isinstance(value, float) else value)
+            words.append(text.replace("tokens/", "token/").replace("steps", "step") if value == 1 else text)
+    return words
 
 
 def label(run: Mapping[str, Any], concurrency: bool = False) -> str:
