@@ -33,6 +33,7 @@ COMMANDS = {
     "show": "show",
     "perplexity": "perplexity",
     "compare": "compare",
+    "front": "front",
     "export": "export",
     "claims": "claims",
     "doctor": "doctor",

@@ -28,4 +28,6 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Ra
         raise ValueError(f"Cannot take {successes} successes of {trials} trials: need 0 <= successes <= trials >= 1.")
     low, high = proportion_confint(successes, trials, alpha=1 - confidence, method="wilson")
     # At 0 and n successes the formula gives 0 and 1 but for rounding, on either side.
-    return RateInterval(successes / trials, max(0.0, float(low)), min(1.0, float(high)), trials, confidence)
+    low = 0.0 if successes == 0 else float(low)
+    high = 1.0 if successes == trials else float(high)
+    return RateInterval(successes / trials, low, high, trials, confidence)

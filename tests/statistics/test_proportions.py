@@ -18,3 +18,10 @@ def test_wilson_interval_without_a_success_starts_at_zero_and_ends_at_z_squared_
 def test_wilson_interval_refuses_more_successes_than_trials():
     with pytest.raises(ValueError, match=r"^Cannot take 3 successes of 2 trials: need"):
         wilson_interval(3, 2)
+
+
+@pytest.mark.parametrize("trials", [1, 6, 50, 60, 500, 1319])
+def test_an_interval_holds_its_rate_also_where_all_or_none_are_right(trials):
+    for successes in (0, trials):
+        found = wilson_interval(successes, trials)
+        assert found.low <= found.rate <= found.high
