@@ -42,6 +42,17 @@ def section(store) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", part)).split())
 
 
+def test_a_baseline_that_is_not_shown_to_be_weak_is_called_no_more_than_that(empty_store, build):
+    row = build("run_row", "ar", role="baseline")
+    row["manifest"] = {**row["manifest"], "library": observed(1.0)}
+    build("add_run", empty_store, row, [build("generation")] * 6, [1] * 6, makespan=3.0)
+    build(
+        "add_run", empty_store, build("diffusion_row", "b"), [build("diffusion_generation")] * 6, [1] * 6, makespan=1.5
+    )
+    text = section(empty_store)
+    assert "not shown to be weak The baseline is not shown to be weak: it runs at 1.00x" in text
+
+
 def test_a_weak_baseline_is_named_and_decides_the_headline(swept):
     report = gather(swept, NO_CLAIMS)
     assert report.verdict.headline == (
