@@ -1,7 +1,7 @@
 """Which positions compete in a forward, and what becomes of them.
 
 Whatever is known before the forward is prepared before it; what it decided is read back in one go for all its rows, so
-that a device is waited for once.
+that after a forward a device is waited for once.
 """
 
 from __future__ import annotations
