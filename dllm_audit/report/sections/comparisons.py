@@ -53,11 +53,7 @@ class ControlRow:
     def meaning(self) -> str:
         """What the control says of every other ratio; empty where it has no ratio."""
         noise = noise_words(self.speed, self.speed.value) if self.speed.value is not None else ""
-        return (
-            f"The machine makes up such a difference by itself: of other runs of that command, {noise}."
-            if noise
-            else ""
-        )
+        return f"The machine alone makes such a difference: in that command, {noise}." if noise else ""
 
     @property
     def factor(self) -> float:

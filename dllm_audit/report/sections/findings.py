@@ -49,8 +49,7 @@ def task_findings(
         )
     for control in controls:
         if control.speed.value is not None and template_of(control.control.summary.run) is None:
-            sentences.append(f"{_same_twice(control)}.")
-    sentences += [meaning for meaning in dict.fromkeys(control.meaning for control in controls) if meaning]
+            sentences.append(f"{_same_twice(control)}. {control.meaning}".rstrip())
     unfinished = [f"{row.label} ({row.summary.unfinished})" for row in rows if row.summary.unfinished]
     if unfinished:
         sentences.append(f"Unfinished: {listed(unfinished)}. What is missing is in no figure.")
@@ -75,7 +74,7 @@ def _group_sentences(rows: Sequence[RunRow], where: str, metric: Metric | None, 
     reliable = [row for row in rows if not isinf(row.doubt)]
     sentences = []
     if reliable:
-        among = (" with reliable times" if len(reliable) < len(rows) else "") + where
+        among = where if len(reliable) == len(rows) else " with reliable times" + where.replace(" with ", " and ", 1)
         sentences.append(_fastest(reliable, "", among, metric, noise))
         diffusion = [row for row in reliable if row.summary.run["kind"] == "diffusion"]
         if diffusion and len(diffusion) < len(reliable) and max(reliable, key=_speed) not in diffusion:
