@@ -106,9 +106,14 @@ class Candidates:
         return spread
 
     def commit(self, chosen: Tensor, token: Tensor, confidence: Tensor) -> list[Outcome]:
-        """Write the tokens where `chosen`, bool [B, W], and read back what that did; token, confidence: [B, W]."""
+        """Write the tokens where `chosen`, bool [B, W], and read back what that did; token, confidence: [B, W].
+
+        Only candidates can be chosen, whatever a policy says.
+        """
+        if not self.alone:
+            chosen = chosen & self.open
         before = self.canvas.tokens[self.at]
-        left = ~chosen if self.alone else self.open & ~chosen
+        left = self.open ^ chosen
         self.canvas.tokens[self.at] = torch.where(chosen, token, before)
         self.canvas.editable[self.at] = left
         if self.alone:

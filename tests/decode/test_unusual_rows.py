@@ -96,3 +96,29 @@ def test_a_commit_policy_that_chooses_nothing_is_told_so_and_not_that_the_model_
         "The decoder's commit policy chose none of the positions that it was offered, and would go on for ever. Its select must "
         "choose one at least wherever the quota is 1 or more."
     ] * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything:
+    """A commit policy that chooses every position, undecided or not."""
+
+    confidences: tuple[str, ...] = ()
+
+    def select(self, confidence, quota):
+        return torch.ones_like(confidence, dtype=torch.bool)
+
+
+def test_a_commit_policy_decides_nothing_that_was_decided_before():
+    """With an uncached decoder of the original program, prompt and finished blocks are offered columns too."""
+    backend, model = BACKENDS["uncached"], load_model(find_model("tiny-mdm"), "cpu")
+    greedy = dataclasses.replace(
+        backend,
+        make_recipe=lambda s, t: dataclasses.replace(backend.make_recipe(s, t), commit=Everything(), left_open=True),
+    )
+    found: list = []
+    session = greedy.open(model, {"gen_length": 8, "block_length": 4})
+    requests = [Request("a", prompt_ids=(5, 6, 7, 8, 9), suffix_ids=(3,)), Request("b", prompt_ids=(7,))]
+    session.generate(requests, found.append, 2, True)
+    for result in found:
+        assert (result.nfe, result.committed_tokens, result.residual_masks) == (2, 8, 0)
+        assert len({commit.position for commit in result.trace.commits}) == len(result.trace.commits) == 8
