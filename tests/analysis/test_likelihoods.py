@@ -211,6 +211,10 @@ def test_repeats_of_a_scored_run_add_up_their_requests_and_never_their_tokens(em
     for n in range(5):
         build("add_scored_run", empty_store, build("run_row", f"r{n}", repeat=n), DOCUMENTS)
     (group,) = group_repeats([summarise(empty_store, f"r{n}") for n in range(5)])
-    assert (group.pace.value, group.pace.unit, group.pace.basis) == (pytest.approx(4.0), "requests/s", "5 repeats of 6 documents")
+    assert (group.pace.value, group.pace.unit, group.pace.basis) == (
+        pytest.approx(4.0),
+        "requests/s",
+        "5 repeats of 6 documents",
+    )
     assert group.throughput.value is None
     assert (group.slowest, group.fastest) == (pytest.approx(4.0), pytest.approx(4.0))

@@ -191,7 +191,9 @@ def test_a_bidirectional_model_with_a_shifted_head_can_begin_without_a_prompt_be
 @pytest.mark.parametrize("name", ["dualcache", "ar"])
 def test_rows_move_up_when_one_before_them_has_ended(name, monkeypatch):
     """So that the keys of those still there are read in place: copying them would be paid for at every step."""
-    requests = [Request(str(n), prompt_ids=(5, 6 + n), settings={"gen_length": g}) for n, g in enumerate((4, 20, 8, 24))]
+    requests = [
+        Request(str(n), prompt_ids=(5, 6 + n), settings={"gen_length": g}) for n, g in enumerate((4, 20, 8, 24))
+    ]
     alone = {}
     for request in requests:
         alone |= generate(name, [request], {})[0]
