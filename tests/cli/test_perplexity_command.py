@@ -59,11 +59,13 @@ def test_perplexity_is_that_of_all_answer_tokens_after_their_prompts(invoke, exp
     assert found["left_out_because"] == ["The answer is empty, so there is nothing to score."]
 
 
-def test_it_is_kept_shown_and_not_asked_for_again(invoke, expected, monkeypatch):
+def test_it_is_kept_shown_and_not_asked_for_again(invoke, monkeypatch):
     from dllm_audit.decode.questions import QuestionSession
 
-    first = invoke("perplexity", "run-1", "--under", "tiny-ar", "--device", "cpu")
-    assert f"{expected:.3f}" in first.stdout
+    scoring = ("perplexity", "run-1", "--under", "tiny-ar", "--device", "cpu")
+    (found,) = json.loads(invoke(*scoring, "--json").stdout)["runs"]
+    first = invoke(*scoring)
+    assert f"{found['perplexity']['value']:.3f}" in first.stdout
     assert "2, 1 left out" in first.stdout
     asked = []
     score = QuestionSession.score
@@ -72,12 +74,12 @@ def test_it_is_kept_shown_and_not_asked_for_again(invoke, expected, monkeypatch)
         "score",
         lambda self, questions, *rest: asked.extend(questions) or score(self, questions, *rest),
     )
-    again = invoke("perplexity", "run-1", "--under", "tiny-ar", "--device", "cpu")
+    again = invoke(*scoring)
     assert again.stdout == first.stdout
     assert [question.answer for question in asked] == [""]
     text = invoke("show", "run-1").stdout
     (line,) = (line for line in text.splitlines() if "perplexity under tiny-ar" in line)
-    assert f"{expected:.3f}" in line
+    assert f"{found['perplexity']['value']:.3f}" in line
     assert line.endswith("interval unknown: 2 of at least 5 answers; 1 answer left out")
     shown = json.loads(invoke("show", "run-1", "--json").stdout)["text_quality"]["perplexity"]
     assert [(one["reference"], one["answers"], one["left_out"]) for one in shown] == [("tiny-ar", 2, 1)]
