@@ -1,4 +1,9 @@
-"""What a batch of four gains over one request, beside what its bare forwards allow, in float32 and bfloat16."""
+"""What a batch of four gains over one request, beside what its bare forwards allow, in float32 and bfloat16.
+
+On 2026-11-30 on two shared x86-64 cores, one thread, float32: dualcache at one token per step gains 1.46x and its bare forwards
+allow 1.47x (1.50x of 1.51x in bfloat16), ar 2.29x of 2.31x. A step of four rows multiplies four times as much, and on a CPU one
+row of 32 positions keeps it busy already.
+"""
 
 from __future__ import annotations
 
