@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dllm_audit.analysis.asked import is_tuning
-from dllm_audit.analysis.figures import Figure
 from dllm_audit.analysis.labels import label
 from dllm_audit.analysis.pairing import SINGLE_RUN_NOISE
-from dllm_audit.analysis.rows import asks_for_likelihoods, sound, speed_alone, stands_alone, without_damaged
-from dllm_audit.analysis.summary import RunSummary, deciding_metric, summarise
+from dllm_audit.analysis.rows import asks_for_likelihoods, speed_alone, stands_alone
+from dllm_audit.analysis.summary import DocumentShare, Metric, RunSummary, summarise
 from dllm_audit.errors import UsageError
 from dllm_audit.statistics.aup import AccuracyUnderParallelism, ParallelPoint, accuracy_under_parallelism
 from dllm_audit.statistics.goodput import Goodput, ServedRequest, ServedRun, goodput
 from dllm_audit.statistics.iso_accuracy import IsoAccuracyLatency, MeasuredSetting, iso_accuracy_latency
 from dllm_audit.statistics.pareto import Estimate, FrontPlace, OperatingPoint, pareto_front
+from dllm_audit.statistics.proportions import RateInterval, wilson_interval
+from dllm_audit.statistics.throughput import Batch, RatioInterval, throughput_interval
 
 if TYPE_CHECKING:
     from dllm_audit.store.database import Store
@@ -32,25 +34,64 @@ _SEED = 20251130
 Run = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Point:
-    """One configuration on the documents in common.
+class Document(NamedTuple):
+    """What one configuration made of a document, and what it took; the work is answered tokens."""
 
-    quality: of the deciding metric, in 0..1. correct, seconds: of each document, in the order of their ids. goodput: None
-    where no bound was given. place: on the front of answered tokens a second and quality.
-    """
+    correct: bool
+    share: DocumentShare
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A backend with a model and settings, by its newest run, on documents in one order. Every figure is of these alone."""
 
     name: str
     summary: RunSummary
-    quality: Figure
-    correct: tuple[bool, ...]
-    seconds: tuple[float, ...]
-    goodput: Goodput | None
-    place: FrontPlace
+    documents: tuple[Document, ...]
+
+    @property
+    def correct(self) -> tuple[bool, ...]:
+        return tuple(document.correct for document in self.documents)
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(document.share.seconds for document in self.documents)
 
     @property
     def mean_seconds(self) -> float:
-        return sum(self.seconds) / len(self.seconds)
+        return sum(self.seconds) / len(self.documents)
+
+    @property
+    def accuracy(self) -> RateInterval:
+        return wilson_interval(sum(self.correct), len(self.documents))
+
+    @cached_property
+    def tokens_per_second(self) -> RatioInterval:
+        """Answered tokens over the seconds of their requests."""
+        batches = [Batch(share.work, share.seconds) for _, share in self.documents]
+        return throughput_interval([batches], level="batch", generator=np.random.default_rng(_SEED))
+
+    @property
+    def tokens_per_forward(self) -> float:
+        return sum(d.share.work for d in self.documents) / max(1, sum(d.share.forwards for d in self.documents))
+
+    @property
+    def operating_point(self) -> OperatingPoint:
+        """The speed as wide as single runs of one configuration were seen to differ, and its times are in doubt."""
+        speed, accuracy = self.tokens_per_second, self.accuracy
+        low, high = speed.low, speed.high
+        if low is not None and high is not None:
+            noise = SINGLE_RUN_NOISE * self.summary.doubt
+            low, high = min(low, speed.ratio / noise), max(high, speed.ratio * noise)
+        return OperatingPoint(
+            self.name, Estimate(speed.ratio, low, high), Estimate(accuracy.rate, accuracy.low, accuracy.high)
+        )
+
+    def goodput(self, bound_seconds: float) -> Goodput:
+        """Requests answered within `bound_seconds`, by share and by second."""
+        served = tuple(ServedRequest(d.share.seconds, True, d.correct) for d in self.documents)
+        run = ServedRun(served, sum(self.seconds))
+        return goodput([run], bound_seconds, level="batch", generator=np.random.default_rng(_SEED))
 
 
 @dataclass(frozen=True)
@@ -67,82 +108,70 @@ class Method:
 class Front:
     """The configurations of one task.
 
-    metric: which decides. target: the accuracy (0..1) at which latencies are compared, and whose it is. left_out: what
-    could not be taken along, with the reason. documents: that all of them answered; most: that any was asked.
+    metric: which decides. asked: documents that any of them was asked. places: on the front of answered tokens a second and
+    accuracy, in the order of `points`. target: the accuracy (0..1) at which latencies are compared, and whose it is.
+    left_out: what could not be taken along, with the reason.
     """
 
     task: str
     metric: str
-    documents: int
-    most: int
-    points: tuple[Point, ...]
+    asked: int
+    points: tuple[Configuration, ...]
+    places: tuple[FrontPlace, ...]
     methods: tuple[Method, ...]
     target: float
     target_of: str
-    best_accuracy: float
     left_out: tuple[tuple[str, str], ...]
 
+    @property
+    def documents(self) -> int:
+        """That all of them answered."""
+        return len(self.points[0].documents)
 
-def front_of(store: Store, task: str | None, accuracy: float | None, bound_seconds: float | None) -> Front:
+    @property
+    def best_accuracy(self) -> float:
+        return max(point.accuracy.rate for point in self.points)
+
+
+def front_of(store: Store, task: str | None, accuracy: float | None) -> Front:
     """The front of `task`, by default of the newest run's.
 
     accuracy: 0..1, at which latencies are compared; None: that of the autoregressive baseline, or of the most accurate
-    configuration where there is none. bound_seconds: for goodput. Raises UsageError where nothing can be compared.
+    configuration where there is none. Raises UsageError where nothing can be compared.
     """
     runs = [run for run in store.runs() if run["role"] != "control" and not is_tuning(run)]
-    usable = [run for run in runs if not _why_not(run)]
-    task = task or (usable[-1]["task"] if usable else None)
-    asked = [run for run in runs if run["task"] == task]
-    left_out = [(label(run, concurrency=True), why) for run in asked if (why := _why_not(run))]
-    newest: dict[str, Run] = {_name(run): run for run in asked if not _why_not(run)}
-    if not newest:
+    task = task or next((str(run["task"]) for run in reversed(runs) if not _why_not(run)), None)
+    left_out, summaries = [], {}
+    for run in runs:
+        if run["task"] != task:
+            continue
+        summary = None if (why := _why_not(run)) else summarise(store, run["run_id"])
+        if summary is not None and summary.doubt == float("inf"):
+            why = "times are not reliable: its books do not close"
+        if summary is None or why:
+            left_out.append((label(run, concurrency=True), why))
+        else:
+            summaries[_name(run)] = summary
+    if not summaries:
         what = "no finished run" if task is None else f"no finished run of {task}"
         raise UsageError(
-            f"{store.path} holds {what} that answers one request at a time, so there is nothing to compare. Make some: "
-            "dllm-audit run --backend dualcache --threshold 0.7,0.9 --baseline ar --task gsm_mini"
+            f"{store.path} holds {what} that answers one request at a time in reliable times, so there is nothing to compare. "
+            "Make some: dllm-audit run --backend dualcache --threshold 0.7,0.9 --baseline ar --task gsm_mini"
         )
-    answered = {name: _documents(store, run) for name, run in newest.items()}
-    summaries = {name: summarise(store, run["run_id"]) for name, run in newest.items()}
-    metrics = {name: deciding_metric(summary.metrics) for name, summary in summaries.items()}
-    judged = {name: metric.label for name, metric in metrics.items() if metric is not None and metric.binary}
-    if not judged:
-        raise UsageError(f"No metric of {task} calls an answer right or wrong, so there is no accuracy to hold equal.")
-    deciding = list(judged.values())[-1]
-    kept = [name for name in newest if judged.get(name) == deciding]
-    left_out += [(name, f"not judged by {deciding}") for name in newest if name not in kept]
-    common = sorted(set.intersection(*({*answered[name][deciding]} for name in kept)))
-    if not common:
-        raise UsageError(f"The configurations of {task} have no document in common. Run them with one --limit.")
-    rows = {name: [answered[name][deciding][document] for document in common] for name in kept}
-    columns = {name: (tuple(c for c, _ in found), tuple(s for _, s in found)) for name, found in rows.items()}
-    qualities = {name: summaries[name].metrics for name in kept}
-    figures = {name: next(metric.figure for metric in qualities[name] if metric.label == deciding) for name in kept}
-    places = pareto_front([_operating_point(name, summaries[name], figures[name]) for name in kept])
-    points = tuple(
-        Point(name, summaries[name], figures[name], *columns[name], _goodput(columns[name], bound_seconds), place)
-        for name, place in zip(kept, places, strict=True)
-    )
-    target, reference = accuracy, "asked for"
-    baselines = [point for point in points if point.summary.run["kind"] == "autoregressive"]
-    judge: float | tuple[bool, ...]
-    if accuracy is None:
-        chosen = baselines[-1] if baselines else max(points, key=lambda point: sum(point.correct))
-        judge, target, reference = chosen.correct, sum(chosen.correct) / len(common), f"of {chosen.name}"
-    else:
-        judge = accuracy
-    assert target is not None
-    best = max(sum(point.correct) / len(common) for point in points)
+    metric, points, unjudged = _on_common_documents(store, summaries)
+    chosen = _reference(points)
+    judge = chosen.correct if accuracy is None else accuracy
+    best = max(point.accuracy.rate for point in points)
     return Front(
         str(task),
-        deciding,
-        len(common),
-        max(int(newest[name]["planned_requests"]) for name in kept),
+        metric,
+        max(int(point.summary.run["planned_requests"]) for point in points),
         points,
+        pareto_front([point.operating_point for point in points]),
         _methods(points, judge, best),
-        target,
-        reference,
-        best,
-        tuple(left_out),
+        chosen.accuracy.rate if accuracy is None else accuracy,
+        f"of {chosen.name}" if accuracy is None else "asked for",
+        (*left_out, *unjudged),
     )
 
 
@@ -161,40 +190,48 @@ def _name(run: Run) -> str:
     return f"{label({**run, 'role': 'candidate', 'repeat': 0})} on {run['model']}"
 
 
-def _documents(store: Store, run: Run) -> dict[str, dict[Any, tuple[bool, float]]]:
-    """By metric and document: right or wrong, and seconds of its requests. A failed request is as wrong as it gets."""
-    done, _ = without_damaged(store.answered(run["run_id"]))
-    seconds: dict[Any, float] = {}
-    for row in done:
-        if sound(row["total_seconds"]) and row["total_seconds"] > 0:
-            seconds[row["doc_id"]] = seconds.get(row["doc_id"], 0.0) + row["total_seconds"]
-    found: dict[str, dict[Any, tuple[bool, float]]] = {}
-    for row in store.answers(run["run_id"]):
-        name = row["metric"] if row["filter"] == "none" else f"{row['metric']}, {row['filter']}"
-        if row["doc_id"] in seconds and row["value"] in (0, 1):
-            found.setdefault(name, {})[row["doc_id"]] = (bool(row["value"]), seconds[row["doc_id"]])
-    return found
+def _on_common_documents(
+    store: Store, summaries: Mapping[str, RunSummary]
+) -> tuple[str, tuple[Configuration, ...], list[tuple[str, str]]]:
+    """(the metric that decides, the configurations on what all of them answered, those that it does not judge)."""
+    metrics = {name: summary.primary_metric for name, summary in summaries.items()}
+    judged = {name: metric for name, metric in metrics.items() if metric is not None and metric.binary}
+    if not judged:
+        raise UsageError(
+            "No metric of this task calls an answer right or wrong, so there is no accuracy to hold equal."
+        )
+    deciding = list(judged.values())[-1]
+    kept = [name for name, metric in judged.items() if metric.label == deciding.label]
+    answered = {name: _documents(store, summaries[name], deciding) for name in kept}
+    common = sorted(set.intersection(*map(set, answered.values())))
+    if not common:
+        raise UsageError("The configurations of this task have no document in common. Run them with one --limit.")
+    points = tuple(
+        Configuration(name, summaries[name], tuple(answered[name][document] for document in common)) for name in kept
+    )
+    unjudged = [(name, f"not judged by {deciding.label}") for name in summaries if name not in kept]
+    return deciding.label, points, unjudged
 
 
-def _operating_point(name: str, summary: RunSummary, quality: Figure) -> OperatingPoint:
-    """The speed as wide as single runs of one configuration were seen to differ: no place hangs on less."""
-    speed, value = summary.throughput, summary.throughput.value or 0.0
-    low, high = speed.low, speed.high
-    if low is not None and high is not None:
-        low, high = min(low, value / SINGLE_RUN_NOISE), max(high, value * SINGLE_RUN_NOISE)
-    return OperatingPoint(name, Estimate(value, low, high), Estimate(quality.value or 0.0, quality.low, quality.high))
+def _documents(store: Store, summary: RunSummary, metric: Metric) -> dict[int, Document]:
+    """The documents of a run that were answered and judged, by their ids."""
+    return {
+        row["doc_id"]: Document(bool(row["value"]), share)
+        for row in store.answers(summary.run_id)
+        if (row["metric"], row["filter"]) == (metric.name, metric.filter)
+        and (share := summary.documents.get(("document", row["doc_id"]))) is not None
+        and share.seconds > 0
+    }
 
 
-def _goodput(columns: tuple[Sequence[bool], Sequence[float]], bound_seconds: float | None) -> Goodput | None:
-    if bound_seconds is None:
-        return None
-    correct, seconds = columns
-    served = ServedRun(tuple(ServedRequest(s, True, c) for c, s in zip(correct, seconds, strict=True)), sum(seconds))
-    return goodput([served], bound_seconds, level="batch", generator=np.random.default_rng(_SEED))
+def _reference(points: Sequence[Configuration]) -> Configuration:
+    """Whose accuracy others are held to: the newest autoregressive one's, else the most accurate one's."""
+    baselines = [point for point in points if point.summary.run["kind"] == "autoregressive"]
+    return baselines[-1] if baselines else max(points, key=lambda point: sum(point.correct))
 
 
-def _methods(points: Sequence[Point], judge: float | Sequence[bool], best: float) -> tuple[Method, ...]:
-    groups: dict[str, list[Point]] = {}
+def _methods(points: Sequence[Configuration], judge: float | Sequence[bool], best: float) -> tuple[Method, ...]:
+    groups: dict[str, list[Configuration]] = {}
     for point in points:
         groups.setdefault(f"{point.summary.run['backend']} on {point.summary.run['model']}", []).append(point)
     methods = []
@@ -205,14 +242,8 @@ def _methods(points: Sequence[Point], judge: float | Sequence[bool], best: float
     return tuple(methods)
 
 
-def _aup(members: Sequence[Point], best: float) -> AccuracyUnderParallelism:
-    if not best:
-        return AccuracyUnderParallelism(None, (), "no configuration answers anything correctly")
-    counted = [
-        ParallelPoint(p.summary.committed_per_forward.value, 100 * sum(p.correct) / len(p.correct))
-        for p in members
-        if p.summary.committed_per_forward.value
-    ]
-    if not counted:
-        return AccuracyUnderParallelism(None, (), "no forward is counted")
+def _aup(members: Sequence[Configuration], best: float) -> AccuracyUnderParallelism:
+    counted = [ParallelPoint(p.tokens_per_forward, 100 * p.accuracy.rate) for p in members if p.tokens_per_forward > 0]
+    if not best or not counted:
+        return AccuracyUnderParallelism(None, (), "nothing was answered correctly, or no forward was counted")
     return accuracy_under_parallelism(counted, 100 * best)

@@ -101,11 +101,12 @@ class FailureKind:
 
 
 class DocumentShare(NamedTuple):
-    """A document's share of a run: what `RunSummary.done_work` counts of it, answered characters, and seconds."""
+    """A document's share of a run: what `RunSummary.done_work` counts of it, answered characters, seconds, and forwards."""
 
     work: float
     characters: float
     seconds: float
+    forwards: float
 
 
 @dataclass(frozen=True)
@@ -451,9 +452,10 @@ def _documents(run: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> dic
     found: dict[Any, DocumentShare] = {}
     for row in done:
         key = ("document", row["doc_id"]) if row["doc_id"] is not None else ("place", row["ordinal"])
-        before = found.get(key, DocumentShare(0.0, 0.0, 0.0))
+        before = found.get(key, DocumentShare(0.0, 0.0, 0.0, 0))
         work = 1 if asks_for_likelihoods(run) else row["answered_tokens"] or 0
-        more = DocumentShare(work, row["answered_characters"] or 0, row["total_seconds"])
+        forwards = sum(row.get(f"{kind}_forwards") or 0 for kind in FORWARD_KINDS)
+        more = DocumentShare(work, row["answered_characters"] or 0, row["total_seconds"], forwards)
         found[key] = DocumentShare(*map(sum, zip(before, more, strict=True)))
     return found
 

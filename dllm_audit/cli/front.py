@@ -13,7 +13,10 @@ from dllm_audit.cli.terminal import say, say_json
 from dllm_audit.errors import UsageError
 
 if TYPE_CHECKING:
-    from dllm_audit.analysis.front import Front, Method, Point
+    from dllm_audit.analysis.front import Configuration, Front, Method
+    from dllm_audit.statistics.pareto import FrontPlace
+    from dllm_audit.statistics.proportions import RateInterval
+    from dllm_audit.statistics.throughput import RatioInterval
 
 
 @click.command(epilog="Example: dllm-audit front --task gsm_mini --within 0.2")
@@ -43,24 +46,24 @@ def command(task: str | None, accuracy: float | None, within: float | None, data
         raise UsageError(f"--accuracy {accuracy:g}: an accuracy lies between 0 and 100 points.")
     share = None if accuracy is None else accuracy if accuracy <= 1 else accuracy / 100
     with Store.open(database) as store:
-        found = front_of(store, task, share, within)
+        found = front_of(store, task, share)
     if as_json:
-        say_json(_facts(found), indent=2)
+        say_json(_facts(found, within), indent=2)
     else:
-        say(_text(found))
+        say(_text(found, within))
 
 
-def _text(front: Front) -> str:
+def _text(front: Front, within: float | None) -> str:
     from dllm_audit.analysis.pairing import SINGLE_RUN_NOISE
     from dllm_audit.analysis.tables import aligned
 
-    bound = front.points[0].goodput
     head = ["configuration", "accuracy", "tokens/s", "s/request", "tokens/forward"]
-    head += [] if bound is None else [f"within {bound.bound_seconds:g} s", "of them/s"]
-    rows = [[*head, "place"], *(_row(point) for point in front.points)]
+    head += [] if within is None else [f"within {within:g} s", "of them/s"]
+    rows = [[*head, "place"]]
+    rows += [[*_figures(p, within), _place(place)] for p, place in zip(front.points, front.places, strict=True)]
     lines = [
         f"{front.task}: {len(front.points)} configurations on the {front.documents} documents that all of them answered"
-        + (f" (of {front.most})" if front.most > front.documents else "")
+        + (f" (of {front.asked})" if front.asked > front.documents else "")
         + f", {front.metric}",
         "",
         aligned(rows, right=set(range(1, len(head)))),
@@ -80,27 +83,29 @@ def _text(front: Front) -> str:
     return "\n".join(lines)
 
 
-def _row(point: Point) -> list[str]:
-    quality, speed, tokens = point.quality, point.summary.throughput, point.summary.committed_per_forward
-    row = [
+def _figures(point: Configuration, within: float | None) -> list[str]:
+    accuracy, speed = point.accuracy, point.tokens_per_second
+    found = [
         point.name,
-        _ranged(quality.value, quality.low, quality.high, "{:.3f}"),
-        _ranged(speed.value, speed.low, speed.high, "{:.0f}"),
+        _ranged(accuracy.rate, accuracy.low, accuracy.high, "{:.3f}"),
+        _ranged(speed.ratio, speed.low, speed.high, "{:.0f}"),
         f"{point.mean_seconds:.3f}",
-        "unknown" if tokens.value is None else f"{tokens.value:.2f}",
+        f"{point.tokens_per_forward:.2f}",
     ]
-    if (served := point.goodput) is not None:
-        row.append(_ranged(served.share.ratio, served.share.low, served.share.high, "{:.0%}"))
-        row.append(_ranged(served.per_second.ratio, served.per_second.low, served.per_second.high, "{:.2f}"))
-    place: str = point.place.verdict
-    if place == "open":
-        place = "open: on the front by value" if not point.place.dominated_by else "open: beaten by value alone"
-    return [*row, place]
+    if within is not None:
+        served = point.goodput(within)
+        found.append(_ranged(served.share.ratio, served.share.low, served.share.high, "{:.0%}"))
+        found.append(_ranged(served.per_second.ratio, served.per_second.low, served.per_second.high, "{:.2f}"))
+    return found
 
 
-def _ranged(value: float | None, low: float | None, high: float | None, form: str) -> str:
-    if value is None:
-        return "unknown"
+def _place(place: FrontPlace) -> str:
+    if place.verdict != "open":
+        return place.verdict
+    return "open: beaten by value alone" if place.dominated_by else "open: on the front by value"
+
+
+def _ranged(value: float, low: float | None, high: float | None, form: str) -> str:
     if low is None or high is None:
         return form.format(value)
     return f"{form.format(value)} ({form.format(low)} to {form.format(high)})"
@@ -110,32 +115,34 @@ def _latency(method: Method) -> tuple[str, str, str]:
     found = method.latency
     if found.seconds is None or found.between is None:
         return method.name, "none", found.reason
-    words = f"{found.low:.3f} to {found.high:.3f} (95 %, over documents)" if found.low and found.high else found.reason
+    words = found.reason
+    if found.low is not None and found.high is not None:
+        words = f"{found.low:.3f} to {found.high:.3f} (95 %, over documents)"
     first, second = found.between
     line = f"as {second}" if first == second else f"between {first} and {second}"
     return method.name, f"{found.seconds:.3f}", f"{words}; {line}"
 
 
 def _parallelism(method: Method) -> tuple[str, str, str]:
-    settings = f"{method.settings} setting" + ("s" if method.settings > 1 else "")
     if method.aup.value is None:
         return method.name, "none", method.aup.reason
-    return method.name, f"{method.aup.value:.1f}", f"from {settings}"
+    return method.name, f"{method.aup.value:.1f}", f"from {method.settings} setting" + "s" * (method.settings > 1)
 
 
-def _facts(front: Front) -> dict[str, Any]:
+def _facts(front: Front, within: float | None) -> dict[str, Any]:
     return {
         "task": front.task,
         "metric": front.metric,
         "documents": front.documents,
+        "asked": front.asked,
         "accuracy": front.target,
         "accuracy_of": front.target_of,
-        "configurations": [_point_facts(point) for point in front.points],
+        "configurations": [_point_facts(p, place, within) for p, place in zip(front.points, front.places, strict=True)],
         "methods": [
             {
                 "name": method.name,
                 "settings": method.settings,
-                "seconds_at_accuracy": {k: v for k, v in vars(method.latency).items() if k != "confidence"},
+                "seconds_at_accuracy": vars(method.latency),
                 "aup": {"value": method.aup.value, "reason": method.aup.reason, "points": len(method.aup.used)},
             }
             for method in front.methods
@@ -144,22 +151,26 @@ def _facts(front: Front) -> dict[str, Any]:
     }
 
 
-def _point_facts(point: Point) -> dict[str, Any]:
-    served = point.goodput
+def _point_facts(point: Configuration, place: FrontPlace, within: float | None) -> dict[str, Any]:
+    served = None if within is None else point.goodput(within)
     return {
         "name": point.name,
         "run_id": point.summary.run_id,
-        "accuracy": {"value": point.quality.value, "low": point.quality.low, "high": point.quality.high},
-        "tokens_per_second": {name: getattr(point.summary.throughput, name) for name in ("value", "low", "high")},
+        "accuracy": _interval(point.accuracy, point.accuracy.rate),
+        "tokens_per_second": _interval(point.tokens_per_second, point.tokens_per_second.ratio),
         "seconds_per_request": point.mean_seconds,
-        "tokens_per_forward": point.summary.committed_per_forward.value,
-        "place": point.place.verdict,
-        "dominated_by": list(point.place.dominated_by),
+        "tokens_per_forward": point.tokens_per_forward,
+        "place": place.verdict,
+        "dominated_by": list(place.dominated_by),
         "goodput": None
         if served is None
         else {
-            "bound_seconds": served.bound_seconds,
-            "share": {name: getattr(served.share, name) for name in ("ratio", "low", "high")},
-            "per_second": {name: getattr(served.per_second, name) for name in ("ratio", "low", "high")},
+            "bound_seconds": within,
+            "share": _interval(served.share, served.share.ratio),
+            "per_second": _interval(served.per_second, served.per_second.ratio),
         },
     }
+
+
+def _interval(found: RateInterval | RatioInterval, value: float) -> dict[str, float | None]:
+    return {"value": value, "low": found.low, "high": found.high}
