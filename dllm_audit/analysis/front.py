@@ -244,6 +244,9 @@ def _methods(points: Sequence[Configuration], judge: float | Sequence[bool], bes
 
 def _aup(members: Sequence[Configuration], best: float) -> AccuracyUnderParallelism:
     counted = [ParallelPoint(p.tokens_per_forward, 100 * p.accuracy.rate) for p in members if p.tokens_per_forward > 0]
+    if len(counted) == 1:
+        # Its area counts what one setting has from 0 forwards on, whatever that setting lost.
+        return AccuracyUnderParallelism(None, (), "one setting is no curve: run one token per step beside it")
     if not best or not counted:
         return AccuracyUnderParallelism(None, (), "nothing was answered correctly, or no forward was counted")
     return accuracy_under_parallelism(counted, 100 * best)

@@ -27,7 +27,8 @@ def read_requests(path: Path, parse: Callable[[dict[str, Any]], T]) -> Iterator[
         with click.open_file(str(path), encoding="utf-8-sig") as file:
             lines = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}. Give a UTF-8 file with one JSON object per line.") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {why}. Give a UTF-8 file with one JSON object per line.") from error
     if not any(line.strip() for line in lines):
         raise UsageError(
             f'{path} holds no request. Each line is a JSON object such as {{"id": "1", "prompt_ids": [1, 2]}}.'

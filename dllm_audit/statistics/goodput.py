@@ -118,6 +118,10 @@ def _per_second(
 ) -> RatioInterval:
     if not runs:
         raise ValueError("Need at least one run.")
+    if not any(counts(request) for run in runs for request in run.requests):
+        # Draws of nothing but zeros give an interval without width.
+        number = len(runs) if level == "repeat" else sum(len(run.requests) for run in runs)
+        return RatioInterval(0.0, None, None, level, number, confidence, "interval unknown: no request counts")
     if level == "repeat":
         repeats = [[Batch(sum(map(counts, run.requests)), run.makespan_seconds)] for run in runs]
     else:

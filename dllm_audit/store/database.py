@@ -151,6 +151,8 @@ class Store:
                 raise KeyboardInterrupt from None
             if not isinstance(error, duckdb.Error):
                 raise
+            if _is_cut_off(error):
+                raise self._unreadable(error) from error
             raise StoreWriteError(
                 f"{self.path} could not be written: {_first_line(error)} What was stored before is kept; "
                 "make room or give another --db, then go on with --resume."
@@ -341,6 +343,11 @@ class Store:
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:
+        if _is_cut_off(error):
+            return StoreError(
+                f"{self.path} is cut off: a part of it is missing, as after a copy that did not end. Put back a whole copy, or "
+                "give another --db."
+            )
         return StoreError(f"{self.path} could not be read: {_first_line(error)}")
 
     def runs(self) -> list[dict[str, Any]]:
@@ -540,6 +547,11 @@ def _connect(path: Path, write: bool) -> duckdb.DuckDBPyConnection:
         if re.search("not a valid DuckDB|corrupt|checksum|extension|in-memory database", message, re.IGNORECASE):
             raise StoreError(f"{path} is no readable DuckDB file: {_first_line(error)} Give another --db.") from error
         raise StoreError(f"{path} could not be opened: {_first_line(error)}") from error
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    """Whether DuckDB wants to read where the file has ended."""
+    return "Could not read enough bytes from file" in str(error)
 
 
 def _is_ctrl_c(error: BaseException) -> bool:

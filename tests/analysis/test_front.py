@@ -46,7 +46,20 @@ def test_aup_is_of_all_settings_of_a_decoder_and_the_best_accuracy_of_any(stored
     # The threshold loses 17 points to one token per step, and AUP tolerates 5.
     assert dual.aup.value is None
     assert "16.7 points are lost" in dual.aup.reason
-    assert next(method for method in front.methods if method.name.startswith("ar")).aup.value is not None
+    ar = next(method for method in front.methods if method.name.startswith("ar"))
+    assert ar.aup.reason == "one setting is no curve: run one token per step beside it"
+
+
+def test_aup_adds_up_what_every_setting_keeps(empty_store, build):
+    """8 tokens in 8 forwards and in 4, all right: 1 x 100 up to one token per forward, and 1 x 100 from one to two."""
+    for run_id, threshold, forwards in (("a", 0.99, 8), ("b", 0.9, 4)):
+        settings = {"gen_length": 64, "block_length": 32, "threshold": threshold}
+        row = build("diffusion_row", run_id, settings=settings, setting_sources={"threshold": "option"})
+        answers = [build("diffusion_generation", forwards={"denoise": forwards}, committing=forwards) for _ in range(4)]
+        build("add_run", empty_store, row, answers, [1] * 4, makespan=1.0)
+    (dual,) = front_of(empty_store, None, None).methods
+    answered = answers[0].answered_tokens
+    assert dual.aup.value == pytest.approx(100 * answered / 4)
 
 
 def test_a_repeat_stands_for_its_configuration_once_and_a_control_not_at_all(empty_store, build):

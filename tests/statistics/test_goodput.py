@@ -55,3 +55,10 @@ def test_correct_answers_cannot_be_counted_where_nobody_judged():
 def test_a_bound_of_zero_is_refused():
     with pytest.raises(ValueError, match=r"^A latency bound lies above 0 seconds, not 0\.$"):
         goodput([run(1.0)], 0, level="batch", generator=generator())
+
+
+def test_where_no_request_counts_the_rate_is_zero_without_an_interval():
+    run = ServedRun(tuple(ServedRequest(1.0, True, False) for _ in range(50)), 50.0)
+    found = goodput([run], 0.5, level="batch", generator=np.random.default_rng(0)).per_second
+    assert (found.ratio, found.low, found.high) == (0.0, None, None)
+    assert found.reason

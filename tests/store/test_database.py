@@ -340,7 +340,7 @@ def test_a_table_that_cannot_be_read_is_no_fault_of_the_place_where_it_should_be
     os.truncate(path, path.stat().st_size // 3)
     with Store.open(path) as store, pytest.raises(StoreError) as error:
         store.copy_table("requests", tmp_path / "requests.csv", "csv")
-    assert str(error.value).startswith(f"{path} could not be read: ")
+    assert str(error.value).startswith(f"{path} is cut off: a part of it is missing")
 
 
 # -- files that cannot be used --
@@ -729,3 +729,15 @@ def test_half_a_character_in_a_prompt_costs_no_run(tmp_path):
         (row,) = store.requests("run-a")
     assert row["prompt"] == "a \N{REPLACEMENT CHARACTER} b"
     assert len(row["prompt_sha256"]) == 64
+
+
+def test_who_writes_to_a_file_that_is_cut_off_is_not_told_to_make_room(path):
+    with Store.open(path, write=True) as store:
+        store.begin_run(run_values())
+        for ordinal in range(4):
+            add(store, ordinal, answer(text=os.urandom(600_000).hex()))
+    os.truncate(path, path.stat().st_size // 3)
+    with Store.open(path, write=True) as store, pytest.raises(StoreError) as error:
+        add(store, 9, answer(text="more"))
+    assert "make room" not in str(error.value)
+    assert "is cut off: a part of it is missing" in str(error.value)
