@@ -246,7 +246,7 @@ def _aup(members: Sequence[Configuration], best: float) -> AccuracyUnderParallel
     counted = [ParallelPoint(p.tokens_per_forward, 100 * p.accuracy.rate) for p in members if p.tokens_per_forward > 0]
     if len(counted) == 1:
         # Its area counts what one setting has from 0 forwards on, whatever that setting lost.
-        return AccuracyUnderParallelism(None, (), "one setting is no curve: run one token per step beside it")
+        return AccuracyUnderParallelism(None, (), "one setting is no curve: it takes two or more")
     if not best or not counted:
         return AccuracyUnderParallelism(None, (), "nothing was answered correctly, or no forward was counted")
     return accuracy_under_parallelism(counted, 100 * best)

@@ -47,7 +47,7 @@ def test_aup_is_of_all_settings_of_a_decoder_and_the_best_accuracy_of_any(stored
     assert dual.aup.value is None
     assert "16.7 points are lost" in dual.aup.reason
     ar = next(method for method in front.methods if method.name.startswith("ar"))
-    assert ar.aup.reason == "one setting is no curve: run one token per step beside it"
+    assert ar.aup.reason == "one setting is no curve: it takes two or more"
 
 
 def test_aup_adds_up_what_every_setting_keeps(empty_store, build):
